@@ -1,0 +1,254 @@
+"""The array operations a decoder needs, and their exact arithmetic.
+
+Every backend computes the same bits (docs/numerics.md): row m of a result depends on row m of the
+inputs alone, never on how many rows there are, on threads or on vector width. Backends: `reference`
+(numpy, the oracle) and `native` (C++). Arrays are float32 and C-contiguous unless said otherwise.
+
+`fma(a, b, c)` is one rounding of a * b + c. `rne` rounds to nearest, ties to even.
+
+Folded sums ("lanes"): lane j of 16 takes elements j, j + 16, ... in order, starting from +0, by fma for
+dots and sums of squares, by plain add for sums; then lanes fold: j += j + 8 for j < 8, then + 4, + 2, + 1.
+"""
+
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+F32 = NDArray[np.float32]
+I32 = NDArray[np.int32]
+
+LANES = 16
+ACTIVATION_GROUP = 32
+
+
+class Precision(IntEnum):
+    """Width of activation codes in a quantized matmul; a property of the weight, fixed at load."""
+
+    INT8 = 127
+    INT16 = 32258  # 127 * 254: splits exactly into two int8 planes, q = 254 * high + low
+
+
+@dataclass(frozen=True, slots=True)
+class PackedMatrix:
+    """Quantized weights of `[out, in]`: value[n, k] = scale[n, k // group] * code[n, k] + minimum[n, k // group].
+
+    codes    uint8   [out_padded / 16, in / 4, 16, 4], holding code + 128 with code in [-128, 127]
+    scales   float32 [out_padded / 16, in / group, 16]
+    minima   float32 like scales, or None
+    out is padded to a multiple of 16 with code 0 and scale 0; `in` is a multiple of 32; group is 16 or 32.
+    """
+
+    codes: NDArray[np.uint8]
+    scales: F32
+    minima: F32 | None
+    group: int
+    out_features: int
+    in_features: int
+    precision: Precision
+
+
+@dataclass(frozen=True, slots=True)
+class FloatMatrix:
+    """Float weights of `[out, in]`, float32 `[out_padded / 16, in, 16]`, padded with zeros.
+
+    Result: acc = 0; for k ascending: acc = fma(x[m, k], w[n, k], acc).
+    """
+
+    values: F32
+    out_features: int
+    in_features: int
+
+
+Matrix = PackedMatrix | FloatMatrix
+
+
+@dataclass(frozen=True, slots=True)
+class Activations:
+    """Quantized rows. codes int16 [tokens, in]; scales float32 [tokens, in / 32]; sums int32 [tokens, in / 16].
+
+    Per group of 32: amax = max |x|; amax < 1e-30 (or the row non-finite) gives codes 0 and scale 0 (a
+    non-finite row: scale NaN); else inverse = P / amax in float32, code = rne(x * inverse) clamped to
+    [-P, P], scale = amax / P, where P is the precision's value. sums are of codes, per 16.
+    A native backend may keep the codes in another layout: only it reads them.
+    """
+
+    codes: NDArray[np.int16]
+    scales: F32
+    sums: I32
+    precision: Precision
+
+
+Prepared = Activations | F32
+"""What `matmul` takes: Activations for a PackedMatrix, float32 rows for a FloatMatrix."""
+
+
+@dataclass(frozen=True, slots=True)
+class SpanRows:
+    """The spans of one step, as arrays. Span i computes tokens [offsets[i], offsets[i + 1]) of the batch.
+
+    rows      int32 [spans]       its row in the row tables
+    starts    int32 [spans]       the position of its first token
+    offsets   int32 [spans + 1]
+    positions int32 [tokens]      the position of every token
+    token_rows int32 [tokens]     the row of every token
+    """
+
+    rows: I32
+    starts: I32
+    offsets: I32
+    positions: I32
+    token_rows: I32
+
+
+@dataclass(frozen=True, slots=True)
+class PagedKV:
+    """One component's keys and values, and the rows that name its pages.
+
+    pages   float16 or float32 [pages + 1, layers, 2, page_size, kv_heads, head_dim]; page 0 is never read.
+            Axis 0 may be strided (a page's stride is a multiple of 4 KiB); the rest is contiguous.
+    rows    int32 [rows, pages per row]: page of position p of row r is rows[r, p // page_size]
+    """
+
+    pages: NDArray[np.float16] | F32
+    rows: I32
+    page_size: int
+
+
+@dataclass(frozen=True, slots=True)
+class AttentionShape:
+    """heads query heads share kv_heads key heads (head h reads h // (heads / kv_heads)).
+
+    window None is full attention; else a query at q reads keys k with q - window < k <= q.
+    softcap None is off; else score = softcap * tanh(score / softcap) before masking.
+    """
+
+    heads: int
+    kv_heads: int
+    head_dim: int
+    window: int | None
+    scale: float
+    softcap: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ChoiceRows:
+    """How to choose one token per row of logits; arrays of length rows.
+
+    temperature float32, top_k int32, top_p float32, min_p float32, seed uint64, position int32
+    (position of the token being chosen: the generator's counter).
+    """
+
+    temperature: F32
+    top_k: I32
+    top_p: F32
+    min_p: F32
+    seed: NDArray[np.uint64]
+    position: I32
+
+
+class Ops(Protocol):
+    """All methods are pure but `rope_store` and `copy_pages`, which write pages, and `add_norm`, which adds in place."""
+
+    def embed(self, table: Matrix, tokens: I32, scale: float) -> F32:
+        """`[tokens, dim]`. Row value: fma(scale_w, code, minimum or 0), then * scale."""
+        ...
+
+    def norm(self, x: F32, weight: F32, eps: float) -> F32:
+        """RMS norm of every row `[tokens, dim]`, dim a multiple of 16.
+
+        s = folded sum of squares; r = 1 / sqrt(s / dim + eps); y = (x * r) * weight. All float32.
+        """
+        ...
+
+    def norm_prepare(self, x: F32, weight: F32, eps: float, matrix: Matrix) -> Prepared:
+        """`norm`, then what `matmul` with `matrix` takes: quantized to its precision, or as is."""
+        ...
+
+    def prepare(self, x: F32, matrix: Matrix) -> Prepared:
+        """What `matmul` with `matrix` takes."""
+        ...
+
+    def matmul(self, x: Prepared, matrix: Matrix) -> F32:
+        """`[tokens, out]`. Packed: acc = 0; for groups g ascending, dot exact in int32:
+        acc = fma(float(dot), sx * sw, acc), then with minima acc = fma(float(sum_q), sx * mw, acc).
+        sx is the scale of the activation group of 32 that holds g; the products sx * sw round to float32.
+        """
+        ...
+
+    def gated_prepare(self, gate_up: F32, matrix: Matrix) -> Prepared:
+        """gelu_tanh(gate) * up, `gate_up` being `[tokens, 2 * hidden]`, gates first; then `prepare`.
+
+        u = 0.7978845608 * fma(0.044715 * x * x, x, x), products left to right;
+        gelu = x / (1 + exp(-2 * u)); exp as below.
+        """
+        ...
+
+    def add_norm(self, x: F32, y: F32, weight: F32, eps: float) -> None:
+        """x += norm(y, weight, eps), in place."""
+        ...
+
+    def rope_store(
+        self,
+        qkv: F32,
+        shape: AttentionShape,
+        q_norm: F32 | None,
+        k_norm: F32 | None,
+        eps: float,
+        cos_sin: F32,
+        kv: PagedKV,
+        layer: int,
+        spans: SpanRows,
+    ) -> F32:
+        """Norm q and k per head (when weights are given), rotate them, store k and v; return q.
+
+        qkv `[tokens, (heads + 2 * kv_heads) * head_dim]`: q, k, v. cos_sin `[tokens, 2, head_dim / 2]`.
+        Rotation pairs i with i + head_dim / 2: (a, b) -> (fma(a, c, -(b * s)), fma(b, c, a * s)).
+        Stored rounded to nearest even and, as float16, clamped to +-65504. `layer` is the index within
+        the component. Returns q `[tokens, heads, head_dim]`.
+        """
+        ...
+
+    def attention(self, q: F32, shape: AttentionShape, kv: PagedKV, layer: int, spans: SpanRows) -> F32:
+        """`[tokens, heads * head_dim]`. Every query reads keys, its own span's included, from the pages.
+
+        Keys come in tiles of 64 at absolute multiples of 64. Per tile, from scratch, over keys not masked:
+        score = folded dot(q, k) * scale (softcapped); m = max; p = exp(score - m);
+        l = folded sum of p (key j of the tile in lane j % 16, masked ones add nothing);
+        a[d] = fma(p, v[d], a[d]), keys ascending from 0, masked keys not touched at all.
+        Tiles wholly masked are skipped. Merge ascending: the first is taken as it is; then
+        M' = max(M, m); s = exp(M - M'); t = exp(m - M'); L = fma(l, t, L * s); A = fma(a, t, A * s).
+        Result A * (1 / L).
+        """
+        ...
+
+    def choose(self, logits: F32, how: ChoiceRows) -> tuple[I32, F32]:
+        """Token and log-probability (of the untempered distribution) per row of `[rows, vocab]`.
+
+        Greedy (temperature 0): the lowest id of the highest logit. Else order tokens by (logit
+        descending, id ascending); weight = exp((logit - max) / temperature); keep the first top_k (0: all),
+        of these the ones with weight >= min_p, of these the shortest prefix with cumulated weight
+        >= top_p * total (totals in float64, in that order; always at least one); draw u in [0, 1) from
+        Philox4x32-10 with key = seed and counter = (position, 0, 0, 0), u = first output / 2**32; take
+        the first token whose cumulated weight > u * (total kept).
+        """
+        ...
+
+    def copy_pages(self, kv: PagedKV, source: int, target: int, tokens: int) -> None:
+        """The first `tokens` slots of every layer of `source`, to `target`."""
+        ...
+
+
+# exp(x), float32, the only transcendental of the model. x > 88 is clamped to 88; x < -87 gives +0; NaN stays NaN.
+#   n = rne(x * LOG2E); r = fma(n, -LN2_HIGH, x); r = fma(n, -LN2_LOW, r)
+#   p = EXP[0]; for c in EXP[1:]: p = fma(p, r, c);  p = fma(p, r * r, r); p = p + 1;  result = p * 2**n
+# tanh(x) = 1 - 2 / (exp(2 * x) + 1).
+LOG2E = np.float32(1.44269504088896341)
+LN2_HIGH = np.float32(0.693359375)
+LN2_LOW = np.float32(-2.12194440e-4)
+EXP = np.array(
+    [1.9875691500e-4, 1.3981999507e-3, 8.3334519073e-3, 4.1665795894e-2, 1.6666665459e-1, 5.0000001201e-1],
+    dtype=np.float32,
+)

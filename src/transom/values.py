@@ -1,0 +1,196 @@
+"""Frozen values shared by every layer: what models, memory, scheduler and wire all mean alike."""
+
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import NewType, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+RequestId = NewType("RequestId", int)
+"""Engine-wide number of a request, never reused while the engine lives."""
+
+Tokens = NDArray[np.int32]
+"""Token ids, one dimension, contiguous. Holders must not write to it."""
+
+
+# ---------------------------------------------------------------- components
+
+
+@dataclass(frozen=True, slots=True)
+class From:
+    """Every position in `[start, end)` must be resident."""
+
+    start: int
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """The state after exactly `at` tokens must be resident."""
+
+    at: int
+
+
+Need = From | Snapshot
+
+
+class ComponentSpec(Protocol):
+    """A kind of memory, defined by what must be resident to compute the token at position `end`."""
+
+    @property
+    def name(self) -> str: ...
+
+    def needed(self, end: int) -> Need: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Full:
+    """Full attention: everything before."""
+
+    name: str = "full"
+
+    def needed(self, end: int) -> From:
+        return From(0)
+
+
+@dataclass(frozen=True, slots=True)
+class Window:
+    """Sliding-window attention: a query at q reads keys k with q - window < k <= q, itself included."""
+
+    window: int
+    name: str = "window"
+
+    def __post_init__(self) -> None:
+        assert self.window >= 1, self.window
+
+    def needed(self, end: int) -> From:
+        return From(max(0, end - (self.window - 1)))
+
+
+# ---------------------------------------------------------------- requests
+
+
+@dataclass(frozen=True, slots=True)
+class Sampling:
+    """How a token is chosen. `temperature` 0 is greedy; `top_k` 0, `top_p` 1 and `min_p` 0 are off."""
+
+    temperature: float = 0.0
+    top_k: int = 0
+    top_p: float = 1.0
+    min_p: float = 0.0
+    seed: int = 0
+
+
+class FinishReason(StrEnum):
+    STOP = "stop"
+    LENGTH = "length"
+    ABORT = "abort"
+    ERROR = "error"
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """What a client asked for, checked and tokenized. `salt` keeps prefixes of different tenants apart."""
+
+    id: RequestId
+    prompt: Tokens
+    max_tokens: int
+    stop_ids: frozenset[int] = frozenset()
+    sampling: Sampling = Sampling()
+    priority: int = 0
+    salt: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Usage:
+    """Token counts of a request. `cached_tokens` counts prompt tokens not computed at first admission."""
+
+    prompt_tokens: int
+    completion_tokens: int
+    cached_tokens: int
+
+
+@dataclass(frozen=True, slots=True)
+class TokenChosen:
+    """One more output token of a request. `logprob` is of the model's distribution, before temperature."""
+
+    request: RequestId
+    token: int
+    logprob: float
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """The one terminal event of a request."""
+
+    request: RequestId
+    reason: FinishReason
+    usage: Usage
+    message: str = ""
+
+
+Event = TokenChosen | Ended
+
+
+# ---------------------------------------------------------------- steps: scheduler to runner and back
+
+
+@dataclass(frozen=True, slots=True)
+class PageCopy:
+    """Copy the first `tokens` slots of page `source` to page `target`, all layers of `component`."""
+
+    component: int
+    source: int
+    target: int
+    tokens: int
+
+
+@dataclass(frozen=True, slots=True)
+class SpanWork:
+    """Compute `tokens` at positions `[start, start + len(tokens))` of row `row`.
+
+    `sampling` is None when no logits are wanted; otherwise the token after the last is chosen.
+    """
+
+    request: RequestId
+    row: int
+    start: int
+    tokens: Tokens
+    sampling: Sampling | None
+
+    def __post_init__(self) -> None:
+        assert self.start >= 0 and len(self.tokens) > 0, (self.start, len(self.tokens))
+
+    @property
+    def end(self) -> int:
+        return self.start + len(self.tokens)
+
+
+@dataclass(frozen=True, slots=True)
+class StepWork:
+    """One forward of the model: copies first, then all spans. Never without spans."""
+
+    spans: tuple[SpanWork, ...]
+    copies: tuple[PageCopy, ...]
+
+    def __post_init__(self) -> None:
+        assert self.spans, "a step computes something"
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    token: int
+    logprob: float
+
+
+@dataclass(frozen=True, slots=True)
+class StepResult:
+    """One entry per span of the step, None where no logits were wanted."""
+
+    choices: tuple[Choice | None, ...]
+
+
+class Runner(Protocol):
+    """Whatever computes a step: the model, a simulator's cost model, a test's fake."""
+
+    def run(self, work: StepWork) -> StepResult: ...
