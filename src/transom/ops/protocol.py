@@ -4,7 +4,9 @@ Every backend computes the same bits (docs/numerics.md): row m of a result depen
 inputs alone, never on how many rows there are, on threads or on vector width. Backends: `reference`
 (numpy, the oracle) and `native` (C++). Arrays are float32 and C-contiguous unless said otherwise.
 
-`fma(a, b, c)` is one rounding of a * b + c. `rne` rounds to nearest, ties to even.
+`fma(a, b, c)` is one rounding of a * b + c. `rne` rounds to nearest, ties to even. Every other operation is
+one float32 operation, rounded to nearest even; subnormals are kept, never flushed; Python floats and integers
+are converted to float32 first, then used. Which NaN a NaN is (sign, payload) is not part of the contract.
 
 Folded sums ("lanes"): lane j of 16 takes elements j, j + 16, ... in order, starting from +0, by fma for
 dots and sums of squares, by plain add for sums; then lanes fold: j += j + 8 for j < 8, then + 4, + 2, + 1.
@@ -33,7 +35,9 @@ class Precision(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class PackedMatrix:
-    """Quantized weights of `[out, in]`: value[n, k] = scale[n, k // group] * code[n, k] + minimum[n, k // group].
+    """Quantized weights of `[out, in]`: value[n, k] = scale[n, g] * code[n, k] + minimum[n, g].
+
+    g is k // group; group is 16 or 32.
 
     codes    uint8   [out_padded / 16, in / 4, 16, 4], holding code + 128 with code in [-128, 127]
     scales   float32 [out_padded / 16, in / group, 16]
@@ -67,11 +71,15 @@ Matrix = PackedMatrix | FloatMatrix
 
 @dataclass(frozen=True, slots=True)
 class Activations:
-    """Quantized rows. codes int16 [tokens, in]; scales float32 [tokens, in / 32]; sums int32 [tokens, in / 16].
+    """Quantized rows.
 
-    Per group of 32: amax = max |x|; amax < 1e-30 (or the row non-finite) gives codes 0 and scale 0 (a
-    non-finite row: scale NaN); else inverse = P / amax in float32, code = rne(x * inverse) clamped to
-    [-P, P], scale = amax / P, where P is the precision's value. sums are of codes, per 16.
+    codes    int16   [tokens, in]
+    scales   float32 [tokens, in / 32]
+    sums     int32   [tokens, in / 16], of the codes
+
+    Per group of 32: amax = max |x|; amax < 1e-30 gives codes 0 and scale 0; else inverse = P / amax in
+    float32, code = rne(x * inverse) clamped to [-P, P], scale = amax / P, where P is the precision's value.
+    A row with any inf or NaN in it has codes 0 and scale NaN in all its groups.
     A native backend may keep the codes in another layout: only it reads them.
     """
 
@@ -150,16 +158,16 @@ class ChoiceRows:
 
 
 class Ops(Protocol):
-    """All methods are pure but `rope_store` and `copy_pages`, which write pages, and `add_norm`, which adds in place."""
+    """Pure, but for `rope_store` and `copy_pages`, which write pages, and `add_norm`, which adds in place."""
 
     def embed(self, table: Matrix, tokens: I32, scale: float) -> F32:
-        """`[tokens, dim]`. Row value: fma(scale_w, code, minimum or 0), then * scale."""
+        """`[tokens, dim]`. Packed: fma(scale_w, code, minimum or +0), then * scale. Float: value * scale."""
         ...
 
     def norm(self, x: F32, weight: F32, eps: float) -> F32:
         """RMS norm of every row `[tokens, dim]`, dim a multiple of 16.
 
-        s = folded sum of squares; r = 1 / sqrt(s / dim + eps); y = (x * r) * weight. All float32.
+        s = folded sum of squares; r = 1 / sqrt(s / dim + eps); y = (x * r) * weight.
         """
         ...
 
@@ -172,17 +180,19 @@ class Ops(Protocol):
         ...
 
     def matmul(self, x: Prepared, matrix: Matrix) -> F32:
-        """`[tokens, out]`. Packed: acc = 0; for groups g ascending, dot exact in int32:
-        acc = fma(float(dot), sx * sw, acc), then with minima acc = fma(float(sum_q), sx * mw, acc).
-        sx is the scale of the activation group of 32 that holds g; the products sx * sw round to float32.
+        """`[tokens, out]`. Packed: acc = +0; for groups g ascending, dot exact in int32, float() rne:
+        acc = fma(float(dot), sx * sw, acc), then with minima acc = fma(float(sum_q), sx * mw, acc),
+        before the next group. sum_q is the sum of the activation codes of g; sx is the scale of the
+        activation group of 32 that holds g; the products sx * sw and sx * mw round to float32.
+        x must have the matrix's precision. Float: as FloatMatrix says.
         """
         ...
 
     def gated_prepare(self, gate_up: F32, matrix: Matrix) -> Prepared:
         """gelu_tanh(gate) * up, `gate_up` being `[tokens, 2 * hidden]`, gates first; then `prepare`.
 
-        u = 0.7978845608 * fma(0.044715 * x * x, x, x), products left to right;
-        gelu = x / (1 + exp(-2 * u)); exp as below.
+        u = 0.7978845608 * fma((0.044715 * x) * x, x, x); gelu = x / (1 + exp(-2 * u)); exp as below;
+        the value prepared is gelu * up.
         """
         ...
 
@@ -204,10 +214,11 @@ class Ops(Protocol):
     ) -> F32:
         """Norm q and k per head (when weights are given), rotate them, store k and v; return q.
 
-        qkv `[tokens, (heads + 2 * kv_heads) * head_dim]`: q, k, v. cos_sin `[tokens, 2, head_dim / 2]`.
+        qkv `[tokens, (heads + 2 * kv_heads) * head_dim]`: q, k, v. The norm is `norm` with dim = head_dim,
+        the same weight `[head_dim]` for every head. cos_sin `[tokens, 2, head_dim / 2]`: cosines, sines.
         Rotation pairs i with i + head_dim / 2: (a, b) -> (fma(a, c, -(b * s)), fma(b, c, a * s)).
-        Stored rounded to nearest even and, as float16, clamped to +-65504. `layer` is the index within
-        the component. Returns q `[tokens, heads, head_dim]`.
+        Stored as float32, or clamped to +-65504 (NaN stays NaN), then rne to float16. `layer` is the index
+        within the component. Returns q `[tokens, heads, head_dim]`.
         """
         ...
 
@@ -215,10 +226,12 @@ class Ops(Protocol):
         """`[tokens, heads * head_dim]`. Every query reads keys, its own span's included, from the pages.
 
         Keys come in tiles of 64 at absolute multiples of 64. Per tile, from scratch, over keys not masked:
-        score = folded dot(q, k) * scale (softcapped); m = max; p = exp(score - m);
+        score = folded dot(q, k) * scale (then, softcapped: softcap * tanh(score / softcap));
+        m = max; p = exp(score - m);
         l = folded sum of p (key j of the tile in lane j % 16, masked ones add nothing);
         a[d] = fma(p, v[d], a[d]), keys ascending from 0, masked keys not touched at all.
-        Tiles wholly masked are skipped. Merge ascending: the first is taken as it is; then
+        Masked is what is after the query or out of its window, and nothing else. Tiles wholly masked are
+        skipped. Merge ascending: the first tile not skipped is taken as it is; then
         M' = max(M, m); s = exp(M - M'); t = exp(m - M'); L = fma(l, t, L * s); A = fma(a, t, A * s).
         Result A * (1 / L).
         """
@@ -228,11 +241,18 @@ class Ops(Protocol):
         """Token and log-probability (of the untempered distribution) per row of `[rows, vocab]`.
 
         Greedy (temperature 0): the lowest id of the highest logit. Else order tokens by (logit
-        descending, id ascending); weight = exp((logit - max) / temperature); keep the first top_k (0: all),
-        of these the ones with weight >= min_p, of these the shortest prefix with cumulated weight
-        >= top_p * total (totals in float64, in that order; always at least one); draw u in [0, 1) from
-        Philox4x32-10 with key = seed and counter = (position, 0, 0, 0), u = first output / 2**32; take
-        the first token whose cumulated weight > u * (total kept).
+        descending, id ascending; -0 equals +0); weight = exp((logit - max) / temperature); keep the first
+        top_k (0: all), of these the ones with weight >= min_p, of these the shortest prefix with cumulated
+        weight >= top_p * total, where total is the last cumulated weight before this cut (at least one token
+        is always kept). Cumulated weights are float64, added one by one in that order. Draw u in [0, 1)
+        from Philox4x32-10 with key = (low, high 32 bits of seed) and counter = (position, 0, 0, 0), u =
+        first output word / 2**32; take the first token whose cumulated weight > u * (last cumulated weight
+        kept). top_p and min_p are converted to float64 to compare and multiply.
+
+        Log-probability: z = sum over ids of exp(logit - max), in float64, in 16 lanes (id j in lane j % 16,
+        plain adds, ids ascending), folded like the other sums; float32(float64(logit - max) - log64(z)).
+        -inf is a legal logit of weight 0. A row with NaN or +inf, or without a finite logit, gives token 0
+        and NaN.
         """
         ...
 
@@ -241,7 +261,8 @@ class Ops(Protocol):
         ...
 
 
-# exp(x), float32, the only transcendental of the model. x > 88 is clamped to 88; x < -87 gives +0; NaN stays NaN.
+# exp(x), float32, the only transcendental of the model. First x > 88 is clamped to 88; x < -87 gives +0;
+# NaN stays NaN. r * r and p * 2**n (never subnormal here) are float32 products.
 #   n = rne(x * LOG2E); r = fma(n, -LN2_HIGH, x); r = fma(n, -LN2_LOW, r)
 #   p = EXP[0]; for c in EXP[1:]: p = fma(p, r, c);  p = fma(p, r * r, r); p = p + 1;  result = p * 2**n
 # tanh(x) = 1 - 2 / (exp(2 * x) + 1).
@@ -252,3 +273,11 @@ EXP = np.array(
     [1.9875691500e-4, 1.3981999507e-3, 8.3334519073e-3, 4.1665795894e-2, 1.6666665459e-1, 5.0000001201e-1],
     dtype=np.float32,
 )
+
+# log64(z), z >= 1, finite: float64 operations, none fused.
+#   z = m * 2**e with m in [0.5, 1) (frexp); if m < SQRT_HALF: m = 2 * m, e = e - 1
+#   s = (m - 1) / (m + 1); t = s * s; p = LOG[0]; for c in LOG[1:]: p = p * t + c
+#   result = e * LN2 + 2 * (s * p)
+LN2 = 0.6931471805599453
+SQRT_HALF = 0.7071067811865476
+LOG = tuple(1.0 / k for k in range(23, 0, -2))
