@@ -1,0 +1,203 @@
+"""The numpy backend: slow, complete, and the oracle that every other backend must equal to the bit."""
+
+import numpy as np
+from numpy.typing import NDArray
+
+from transom.ops.elementary import ONE, TWO, exp, folded_dot
+from transom.ops.fma import fma
+from transom.ops.pack import deinterleave, rows_of, unpack_codes
+from transom.ops.protocol import (
+    ACTIVATION_GROUP,
+    F32,
+    I32,
+    LANES,
+    Activations,
+    AttentionShape,
+    ChoiceRows,
+    FloatMatrix,
+    Matrix,
+    PackedMatrix,
+    PagedKV,
+    Precision,
+    Prepared,
+    SpanRows,
+)
+from transom.ops.reference_attention import attend_span
+from transom.ops.reference_choice import choose_row
+
+_WEIGHTS_AT_ONCE = 1 << 18
+"""Weights unpacked at a time in a matmul: 1 MiB of float32 stays in cache."""
+
+_QUIET = np.errstate(over="ignore", under="ignore", invalid="ignore", divide="ignore")
+
+
+class ReferenceOps:
+    """`Ops` in numpy, without state."""
+
+    def embed(self, table: Matrix, tokens: I32, scale: float) -> F32:
+        rows = rows_of(table, tokens) if isinstance(table, PackedMatrix) else _float_rows(table, tokens)
+        return rows * np.float32(scale)
+
+    def norm(self, x: F32, weight: F32, eps: float) -> F32:
+        return _norm(x, weight, eps)
+
+    def norm_prepare(self, x: F32, weight: F32, eps: float, matrix: Matrix) -> Prepared:
+        return self.prepare(_norm(x, weight, eps), matrix)
+
+    def prepare(self, x: F32, matrix: Matrix) -> Prepared:
+        return _quantize(x, matrix.precision) if isinstance(matrix, PackedMatrix) else x
+
+    def matmul(self, x: Prepared, matrix: Matrix) -> F32:
+        if isinstance(matrix, PackedMatrix):
+            assert isinstance(x, Activations) and x.precision == matrix.precision, matrix.precision
+            return _packed_matmul(x, matrix)
+        assert not isinstance(x, Activations), "a float matrix takes float32 rows"
+        return _float_matmul(x, matrix)
+
+    def gated_prepare(self, gate_up: F32, matrix: Matrix) -> Prepared:
+        gate, up = np.split(gate_up, 2, axis=1)
+        return self.prepare(_gelu(gate) * up, matrix)
+
+    def add_norm(self, x: F32, y: F32, weight: F32, eps: float) -> None:
+        x += _norm(y, weight, eps)
+
+    def rope_store(
+        self,
+        qkv: F32,
+        shape: AttentionShape,
+        q_norm: F32 | None,
+        k_norm: F32 | None,
+        eps: float,
+        cos_sin: F32,
+        kv: PagedKV,
+        layer: int,
+        spans: SpanRows,
+    ) -> F32:
+        heads = qkv.reshape(len(qkv), shape.heads + 2 * shape.kv_heads, shape.head_dim)
+        q, k, v = np.split(heads, [shape.heads, shape.heads + shape.kv_heads], axis=1)
+        k = _rotate(k if k_norm is None else _norm(k, k_norm, eps), cos_sin)
+        pages = kv.rows[spans.token_rows, spans.positions // kv.page_size]
+        assert (pages > 0).all(), "a token to be stored has no page"
+        slots = spans.positions % kv.page_size
+        kv.pages[pages, layer, 0, slots] = _stored(k, kv)
+        kv.pages[pages, layer, 1, slots] = _stored(v, kv)
+        return _rotate(q if q_norm is None else _norm(q, q_norm, eps), cos_sin)
+
+    def attention(self, q: F32, shape: AttentionShape, kv: PagedKV, layer: int, spans: SpanRows) -> F32:
+        out = np.empty_like(q)
+        for span, row in enumerate(spans.rows):
+            part = slice(int(spans.offsets[span]), int(spans.offsets[span + 1]))
+            out[part] = attend_span(q[part], int(spans.starts[span]), shape, kv, layer, int(row))
+        return out.reshape(len(q), -1)
+
+    def choose(self, logits: F32, how: ChoiceRows) -> tuple[I32, F32]:
+        chosen = [choose_row(row, how, index) for index, row in enumerate(logits)]
+        tokens = np.array([token for token, _ in chosen], dtype=np.int32)
+        return tokens, np.array([logprob for _, logprob in chosen], dtype=np.float32)
+
+    def copy_pages(self, kv: PagedKV, source: int, target: int, tokens: int) -> None:
+        kv.pages[target, :, :, :tokens] = kv.pages[source, :, :, :tokens]
+
+
+# ---------------------------------------------------------------- rows
+
+
+@_QUIET
+def _norm(x: F32, weight: F32, eps: float) -> F32:
+    """Over the last axis."""
+    mean = folded_dot(x, x) / np.float32(x.shape[-1])
+    inverse = ONE / np.sqrt(mean + np.float32(eps))
+    normed: F32 = (x * inverse[..., np.newaxis]) * weight
+    return normed
+
+
+@_QUIET
+def _gelu(x: F32) -> F32:
+    u = np.float32(0.7978845608) * fma((np.float32(0.044715) * x) * x, x, x)
+    return x / (ONE + exp(-TWO * u))
+
+
+@_QUIET
+def _quantize(x: F32, precision: Precision) -> Activations:
+    tokens, width = x.shape
+    limit = np.float32(precision.value)
+    finite = np.isfinite(x).all(axis=1, keepdims=True)
+    groups = np.where(finite, x, np.float32(0)).reshape(tokens, -1, ACTIVATION_GROUP)
+    largest = np.abs(groups).max(axis=2)
+    alive = largest >= np.float32(1e-30)
+    inverse = np.where(alive, limit / largest, np.float32(0))
+    codes = np.clip(np.rint(groups * inverse[..., np.newaxis]), -limit, limit).astype(np.int16)
+    scales = np.where(alive, largest / limit, np.float32(0))
+    return Activations(
+        codes=codes.reshape(tokens, width),
+        scales=np.where(finite, scales, np.float32(np.nan)),
+        sums=codes.reshape(tokens, -1, LANES).sum(axis=2, dtype=np.int32),
+        precision=precision,
+    )
+
+
+def _rotate(x: F32, cos_sin: F32) -> F32:
+    """x `[tokens, heads, head_dim]`, cos_sin `[tokens, 2, head_dim / 2]`."""
+    a, b = np.split(x, 2, axis=2)
+    c, s = cos_sin[:, np.newaxis, 0], cos_sin[:, np.newaxis, 1]
+    return np.concatenate([fma(a, c, -(b * s)), fma(b, c, a * s)], axis=2)
+
+
+def _stored(x: F32, kv: PagedKV) -> NDArray[np.float16] | F32:
+    if kv.pages.dtype == np.float32:
+        return x
+    return np.clip(x, np.float32(-65504), np.float32(65504)).astype(np.float16)
+
+
+# ---------------------------------------------------------------- matmul
+
+
+def _float_rows(table: FloatMatrix, rows: I32) -> F32:
+    return table.values[rows // LANES, :, rows % LANES]
+
+
+def _float_matmul(x: F32, matrix: FloatMatrix) -> F32:
+    weights = deinterleave(matrix.values)[: matrix.out_features]
+    acc = np.zeros((len(x), matrix.out_features), dtype=np.float32)
+    for k in range(matrix.in_features):
+        acc = fma(x[:, k, np.newaxis], weights[:, k], acc)
+    return acc
+
+
+def _packed_matmul(x: Activations, matrix: PackedMatrix) -> F32:
+    tokens, groups = len(x.codes), matrix.in_features // matrix.group
+    codes = x.codes.reshape(tokens, groups, matrix.group).transpose(1, 2, 0)
+    scales = np.repeat(x.scales, ACTIVATION_GROUP // matrix.group, axis=1).T
+    sums = x.sums.reshape(tokens, groups, -1).sum(axis=2).astype(np.float32).T
+    outputs = []
+    step = max(1, _WEIGHTS_AT_ONCE // (LANES * max(matrix.in_features, tokens)))
+    for start in range(0, len(matrix.codes), step):
+        tiles = slice(start, start + step)
+        dots = _group_dots(codes, matrix, tiles)
+        outputs.append(_add_groups(dots, scales, sums, matrix, tiles))
+    return np.ascontiguousarray(np.concatenate(outputs)[: matrix.out_features].T)
+
+
+def _group_dots(codes: NDArray[np.int16], matrix: PackedMatrix, tiles: slice) -> F32:
+    """`[groups, outputs, tokens]` of codes `[groups, group, tokens]`.
+
+    Every partial sum is an integer below 2**24 (INT8: 32 * 127 * 128) or 2**53: BLAS is exact in any order.
+    """
+    exact = np.float32 if matrix.precision == Precision.INT8 else np.float64
+    weights = unpack_codes(matrix, tiles).astype(exact)
+    by_group = weights.reshape(len(weights), -1, matrix.group).transpose(1, 0, 2)
+    dots: NDArray[np.floating] = np.matmul(by_group, codes.astype(exact))
+    return dots.astype(np.float32, copy=False)
+
+
+@_QUIET
+def _add_groups(dots: F32, scales: F32, sums: F32, matrix: PackedMatrix, tiles: slice) -> F32:
+    """`[outputs, tokens]`: groups ascending, each with its minimum. scales, sums `[groups, tokens]`."""
+    acc = np.zeros(dots.shape[1:], dtype=np.float32)
+    weight_scales = deinterleave(matrix.scales[tiles])
+    minima = None if matrix.minima is None else deinterleave(matrix.minima[tiles])
+    for g, dot in enumerate(dots):
+        acc = fma(dot, weight_scales[:, g, np.newaxis] * scales[g], acc)
+        if minima is not None:
+            acc = fma(sums[g], minima[:, g, np.newaxis] * scales[g], acc)
+    return acc

@@ -1,0 +1,117 @@
+"""Attention of the numpy backend: tiles of 64 keys from scratch, merged in ascending order."""
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from transom.ops.elementary import ONE, exp, folded_dot, folded_sum, tanh
+from transom.ops.fma import fma
+from transom.ops.protocol import F32, AttentionShape, PagedKV
+
+TILE = 64
+
+_QUERIES_AT_ONCE = 32
+_PAIRS_AT_ONCE = 32
+"""Pairs of a query and a tile computed together: bounds the temporaries, has no influence on any bit."""
+
+Mask = NDArray[np.bool_]
+
+
+@dataclass(frozen=True, slots=True)
+class _Part:
+    """Softmax sums over some keys. largest, total `[..., heads]`, values `[..., heads, head_dim]`."""
+
+    largest: F32
+    total: F32
+    values: F32
+
+
+def attend_span(q: F32, start: int, shape: AttentionShape, kv: PagedKV, layer: int, row: int) -> F32:
+    """`[tokens, heads, head_dim]` for q of the same shape at positions `[start, start + tokens)` of a row."""
+    blocks = []
+    for first in range(0, len(q), _QUERIES_AT_ONCE):
+        block = q[first : first + _QUERIES_AT_ONCE]
+        blocks.append(_attend_block(block, start + first, shape, kv, layer, row))
+    return np.concatenate(blocks)
+
+
+@np.errstate(over="ignore", under="ignore", invalid="ignore", divide="ignore")
+def _attend_block(q: F32, start: int, shape: AttentionShape, kv: PagedKV, layer: int, row: int) -> F32:
+    positions = np.arange(start, start + len(q))
+    last = (start + len(q) - 1) // TILE
+    first = 0 if shape.window is None else max(0, start - shape.window + 1) // TILE
+    merged, begun = None, np.zeros(len(q), dtype=np.bool_)
+    step = max(1, _PAIRS_AT_ONCE // len(q))
+    for tile in range(first, last + 1, step):
+        tiles = np.arange(tile, min(tile + step, last + 1))
+        keys = tiles[:, np.newaxis] * TILE + np.arange(TILE)
+        seen = _seen(positions, keys, shape.window)
+        k, v = _gather(kv, layer, row, keys, start + len(q))
+        parts = _tile_parts(q, k, v, seen, shape)
+        for index in range(len(tiles)):
+            live = np.asarray(seen[index].any(axis=1))
+            part = _Part(parts.largest[index], parts.total[index], parts.values[index])
+            merged = part if merged is None else _merge(merged, part, live, begun)
+            begun = begun | live
+    assert merged is not None and begun.all(), "a query reads itself at least"
+    return merged.values * (ONE / merged.total)[..., np.newaxis]
+
+
+def _seen(positions: NDArray[np.int64], keys: NDArray[np.int64], window: int | None) -> Mask:
+    """`[tiles, queries, 64]`: not after the query, and in its window."""
+    back = positions[np.newaxis, :, np.newaxis] - keys[:, np.newaxis, :]
+    return (back >= 0) if window is None else (back >= 0) & (back < window)
+
+
+def _gather(kv: PagedKV, layer: int, row: int, keys: NDArray[np.int64], end: int) -> tuple[F32, F32]:
+    """Keys and values `[tiles, 64, kv_heads, head_dim]`; from `end` on (all masked) the last one again."""
+    held = np.minimum(keys, end - 1)
+    pages, slots = kv.rows[row, held // kv.page_size], held % kv.page_size
+    k, v = kv.pages[pages, layer, 0, slots], kv.pages[pages, layer, 1, slots]
+    return k.astype(np.float32), v.astype(np.float32)
+
+
+def _tile_parts(q: F32, k: F32, v: F32, seen: Mask, shape: AttentionShape) -> _Part:
+    """Each tile from scratch, `[tiles, queries, heads ...]`. A wholly masked pair holds anything."""
+    share = shape.heads // shape.kv_heads
+    k, v = np.repeat(k, share, axis=2), np.repeat(v, share, axis=2)
+    mask = seen[:, :, np.newaxis, :]
+    scores = folded_dot(q[np.newaxis, :, :, np.newaxis, :], k.transpose(0, 2, 1, 3)[:, np.newaxis])
+    scores = _capped(scores * np.float32(shape.scale), shape.softcap)
+    largest = np.where(mask, scores, np.float32(-np.inf)).max(axis=3)
+    p = np.where(mask, exp(scores - largest[..., np.newaxis]), np.float32(0))
+    total = folded_sum(p).astype(np.float32, copy=False)
+    return _Part(largest, total, _weigh(p, v, seen))
+
+
+def _capped(scores: F32, softcap: float | None) -> F32:
+    if softcap is None:
+        return scores
+    cap = np.float32(softcap)
+    return cap * tanh(scores / cap)
+
+
+def _weigh(p: F32, v: F32, seen: Mask) -> F32:
+    """Sum of p * v by fma, keys ascending, masked ones not touched: 0 * NaN is NaN, and -0 + 0 is +0."""
+    values = np.zeros((*p.shape[:3], v.shape[3]), dtype=np.float32)
+    for key in range(TILE):
+        live = seen[:, :, key]
+        if live.any():
+            added = fma(p[..., key, np.newaxis], v[:, np.newaxis, key], values)
+            values = np.where(live[..., np.newaxis, np.newaxis], added, values)
+    return values
+
+
+def _merge(old: _Part, new: _Part, live: Mask, begun: Mask) -> _Part:
+    """Where `live`, new joins old, or is taken as it is if no tile has `begun`; elsewhere old stays."""
+    largest = np.maximum(old.largest, new.largest)
+    s, t = exp(old.largest - largest), exp(new.largest - largest)
+    total = fma(new.total, t, old.total * s)
+    values = fma(new.values, t[..., np.newaxis], old.values * s[..., np.newaxis])
+    joined, fresh = (live & begun)[:, np.newaxis], (live & ~begun)[:, np.newaxis]
+    return _Part(
+        np.where(joined, largest, np.where(fresh, new.largest, old.largest)),
+        np.where(joined, total, np.where(fresh, new.total, old.total)),
+        np.where(joined[..., np.newaxis], values, np.where(fresh[..., np.newaxis], new.values, old.values)),
+    )

@@ -1,0 +1,40 @@
+"""Choosing a token, in numpy: cuts and draw in the one order that `Ops.choose` fixes."""
+
+import numpy as np
+from numpy.typing import NDArray
+
+from transom.ops.elementary import exp, folded_sum, log64
+from transom.ops.philox import uniform
+from transom.ops.protocol import F32, ChoiceRows
+
+
+@np.errstate(over="ignore", under="ignore", invalid="ignore", divide="ignore")
+def choose_row(logits: F32, how: ChoiceRows, row: int) -> tuple[int, np.float32]:
+    """Token and log-probability for one row of logits, chosen as `how` says for row `row`."""
+    largest = logits.max()
+    if not np.isfinite(largest):  # NaN or +inf somewhere, or -inf everywhere
+        return 0, np.float32(np.nan)
+    token = int(np.argmax(logits)) if how.temperature[row] == 0 else _draw(logits - largest, how, row)
+    return token, _logprob(logits - largest, token)
+
+
+def _logprob(shifted: F32, token: int) -> np.float32:
+    total = float(folded_sum(exp(shifted).astype(np.float64)))
+    return np.float32(np.float64(shifted[token]) - log64(total))
+
+
+def _draw(shifted: F32, how: ChoiceRows, row: int) -> int:
+    order = np.argsort(-shifted, kind="stable")
+    cumulated = np.cumsum(_weights(shifted[order], how, row))
+    target = uniform(int(how.seed[row]), int(how.position[row])) * cumulated[-1]
+    return int(order[np.searchsorted(cumulated, target, side="right")])
+
+
+def _weights(shifted: F32, how: ChoiceRows, row: int) -> NDArray[np.float64]:
+    """Weights of the tokens kept, largest first, in float64."""
+    top_k = int(how.top_k[row]) or len(shifted)
+    weights = exp(shifted[:top_k] / how.temperature[row]).astype(np.float64)
+    weights = weights[weights >= np.float64(how.min_p[row])]
+    cumulated = np.cumsum(weights)
+    enough = cumulated >= np.float64(how.top_p[row]) * cumulated[-1]
+    return weights[: max(1, int(np.argmax(enough)) + 1)]

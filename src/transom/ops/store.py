@@ -1,0 +1,80 @@
+"""The bytes of keys and values: one no-reserve mapping per component, page-major."""
+
+import mmap
+import sys
+from dataclasses import dataclass
+from enum import StrEnum
+
+import numpy as np
+from numpy.typing import NDArray
+
+from transom.ops.protocol import F32, I32, PagedKV
+
+PAGE_ALIGNMENT = 4096
+
+# Python 3.11 does not name the flag; its value is that of Linux on x86-64, AArch64 and RISC-V.
+_NO_RESERVE: int = getattr(mmap, "MAP_NORESERVE", 0x4000 if sys.platform == "linux" else 0)
+
+
+class KVType(StrEnum):
+    """In what precision keys and values are stored."""
+
+    FLOAT16 = "float16"
+    FLOAT32 = "float32"
+
+
+@dataclass(frozen=True, slots=True)
+class PageShape:
+    """A page of one component: `[layers][key, value][page_size][kv_heads][head_dim]`."""
+
+    layers: int
+    page_size: int
+    kv_heads: int
+    head_dim: int
+    type: KVType = KVType.FLOAT16
+
+    @property
+    def axes(self) -> tuple[int, ...]:
+        return (self.layers, 2, self.page_size, self.kv_heads, self.head_dim)
+
+    @property
+    def page_bytes(self) -> int:
+        """Bytes from one page to the next: what one page costs, rounded up to 4 KiB."""
+        size = int(np.prod(self.axes)) * np.dtype(self.type.value).itemsize
+        return size + -size % PAGE_ALIGNMENT
+
+
+class KVStore:
+    """Owns the key and value bytes of all components, mutable through the views it hands out.
+
+    `pages[i]` usable pages of component i, ids 1..n; page 0, the null page, has bytes but no meaning. Memory
+    is mapped without being reserved: untouched pages cost nothing and read as zeros.
+    """
+
+    def __init__(self, shapes: tuple[PageShape, ...], pages: tuple[int, ...]) -> None:
+        assert len(shapes) == len(pages), (len(shapes), len(pages))
+        self.shapes = shapes
+        self.pages = pages
+        self._views = tuple(_map(shape, n + 1) for shape, n in zip(shapes, pages, strict=True))
+
+    def view(self, component: int) -> NDArray[np.float16] | F32:
+        """`[pages + 1, layers, 2, page_size, kv_heads, head_dim]`, pages strided by `page_bytes`."""
+        return self._views[component]
+
+    def paged(self, component: int, table: I32) -> PagedKV:
+        """What kernels take. `table` is the component's row table, read where it lies."""
+        assert table.dtype == np.int32 and table.ndim == 2, (table.dtype, table.shape)
+        return PagedKV(self.view(component), table, self.shapes[component].page_size)
+
+    def fill(self, value: float) -> None:
+        """Overwrite every slot, the null page's too, touching all memory. NaN betrays reads of dead slots."""
+        for view in self._views:
+            view[...] = value
+
+
+def _map(shape: PageShape, pages: int) -> NDArray[np.float16] | F32:
+    flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | _NO_RESERVE
+    memory = mmap.mmap(-1, pages * shape.page_bytes, flags=flags)
+    dtype = np.dtype(shape.type.value)
+    inner = np.empty((1, *shape.axes), dtype=dtype).strides[1:]
+    return np.ndarray((pages, *shape.axes), dtype, buffer=memory, strides=(shape.page_bytes, *inner))
