@@ -1,0 +1,68 @@
+"""The values that scheduler and cache exchange, and what one request holds."""
+
+from dataclasses import dataclass, field
+
+from transom.values import RequestId
+
+
+@dataclass(frozen=True, slots=True)
+class Namespace:
+    """Which root a prefix hangs from; two namespaces never meet.
+
+    epoch   of the weights and flushes; holdings publish under the one they began with
+    salt    of the tenant
+    private the request itself without a prefix cache, else None
+    """
+
+    epoch: int
+    salt: str
+    private: RequestId | None
+
+
+@dataclass(frozen=True, slots=True)
+class Begin:
+    """A way to begin: compute from `start`; full pages reach `full_until`; windows are exact from `exact_from`.
+
+    An island hit or a cold start has all three equal.
+    """
+
+    start: int
+    full_until: int
+    exact_from: int
+
+
+@dataclass(frozen=True, slots=True)
+class Offer:
+    """What `admit` would do now. It names positions, never nodes, so it cannot dangle.
+
+    takes per component: pages admit itself takes (the copy of a partial page: 0 or 1)
+    pins  per component: pages of the tree, now unreferenced, that admit would reference
+    """
+
+    begin: Begin
+    takes: tuple[int, ...]
+    pins: tuple[int, ...]
+
+
+@dataclass(slots=True, eq=False)
+class Holding:
+    """One request's rows. Mutable, owned by the cache; others read it.
+
+        0        kept            published      computed      allocated
+        |  0 0 0 |  of the tree  |  private                   |
+                                 (pages)        (tokens)      (tokens)
+
+    kept      per component: first page not slid (entries before it are 0)
+    published whole pages given to the tree; the row references those it still names
+    inexact   components whose partial page at `start` is not valid from its first token: never published
+    """
+
+    request: RequestId
+    row: int
+    namespace: Namespace
+    start: int
+    computed: int
+    allocated: int
+    published: int
+    kept: tuple[int, ...]
+    inexact: frozenset[int] = field(default=frozenset())

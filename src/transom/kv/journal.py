@@ -1,0 +1,72 @@
+"""Undo log: every primitive that changes the cache logs its inverse first."""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any, NewType
+
+Savepoint = NewType("Savepoint", int)
+"""A place in the journal that `rollback` returns to; valid while its transaction is open."""
+
+Undo = tuple[Callable[..., object], tuple[Any, ...]]
+
+
+class Transaction:
+    """An open transaction, for savepoints within it."""
+
+    __slots__ = ("_journal",)
+
+    def __init__(self, journal: "Journal") -> None:
+        self._journal = journal
+
+    def savepoint(self) -> Savepoint:
+        return self._journal.mark()
+
+    def rollback(self, savepoint: Savepoint) -> None:
+        """Undoes everything since `savepoint`; the transaction stays open."""
+        self._journal.unwind(savepoint)
+
+
+class Journal:
+    """Owns the undo log. Mutable; empty outside transactions."""
+
+    __slots__ = ("_depth", "_undos")
+
+    def __init__(self) -> None:
+        self._undos: list[Undo] = []
+        self._depth = 0
+
+    def log(self, undo: Callable[..., object], *arguments: Any) -> None:
+        """Call before the change itself, once nothing can refuse it any more."""
+        assert self._depth, "a primitive changes something outside a transaction"
+        self._undos.append((undo, arguments))
+
+    def assign(self, owner: object, name: str, value: object) -> None:
+        """`owner.name = value`, with its inverse."""
+        self.log(setattr, owner, name, getattr(owner, name))
+        setattr(owner, name, value)
+
+    def mark(self) -> Savepoint:
+        assert self._depth, "a savepoint outside a transaction"
+        return Savepoint(len(self._undos))
+
+    def unwind(self, savepoint: Savepoint) -> None:
+        """Runs inverses, newest first, down to `savepoint`."""
+        assert 0 <= savepoint <= len(self._undos), (savepoint, len(self._undos))
+        while len(self._undos) > savepoint:
+            undo, arguments = self._undos.pop()
+            undo(*arguments)
+
+    @contextmanager
+    def transaction(self) -> Iterator[Transaction]:
+        """Joins the open transaction or begins one; an exception undoes what happened inside this block."""
+        self._depth += 1
+        start = self.mark()
+        try:
+            yield Transaction(self)
+        except BaseException:
+            self.unwind(start)
+            raise
+        finally:
+            self._depth -= 1
+            if not self._depth:
+                self._undos.clear()
