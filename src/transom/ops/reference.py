@@ -25,8 +25,9 @@ from transom.ops.protocol import (
 from transom.ops.reference_attention import attend_span
 from transom.ops.reference_choice import choose_row
 
-_WEIGHTS_AT_ONCE = 1 << 18
-"""Weights unpacked at a time in a matmul: 1 MiB of float32 stays in cache."""
+_OUTPUTS_AT_ONCE = 256
+_RESULTS_AT_ONCE = 1 << 13
+"""Blocks of a matmul: small enough for the cache, and for BLAS not to wake threads for each small product."""
 
 _QUIET = np.errstate(over="ignore", under="ignore", invalid="ignore", divide="ignore")
 
@@ -170,7 +171,7 @@ def _packed_matmul(x: Activations, matrix: PackedMatrix) -> F32:
     scales = np.repeat(x.scales, ACTIVATION_GROUP // matrix.group, axis=1).T
     sums = x.sums.reshape(tokens, groups, -1).sum(axis=2).astype(np.float32).T
     outputs = []
-    step = max(1, _WEIGHTS_AT_ONCE // (LANES * max(matrix.in_features, tokens)))
+    step = min(_OUTPUTS_AT_ONCE, _RESULTS_AT_ONCE // tokens) // LANES or 1
     for start in range(0, len(matrix.codes), step):
         tiles = slice(start, start + step)
         dots = _group_dots(codes, matrix, tiles)

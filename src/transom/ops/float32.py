@@ -1,0 +1,164 @@
+"""A float32 backend on BLAS: what the model file says, without quantized activations. The accuracy reference.
+
+It keeps no bit contract: results may depend on the batch and on BLAS. Keys and values are stored as by all.
+"""
+
+import numpy as np
+from numpy.typing import NDArray
+
+from transom.ops.pack import dequantize, unpack_float
+from transom.ops.philox import uniform
+from transom.ops.protocol import (
+    F32,
+    I32,
+    Activations,
+    AttentionShape,
+    ChoiceRows,
+    Matrix,
+    PackedMatrix,
+    PagedKV,
+    Prepared,
+    SpanRows,
+)
+
+F64 = NDArray[np.float64]
+
+
+class Float32Ops:
+    """`Ops` in plain float32. Owns the dequantized weights it was asked for, and keeps them: mutable."""
+
+    def __init__(self) -> None:
+        self._weights: dict[int, tuple[Matrix, F32]] = {}
+
+    def _dense(self, matrix: Matrix) -> F32:
+        """`[out, in]`, dequantized at first use. The matrix is kept too, so that its id stays its own."""
+        if id(matrix) not in self._weights:
+            dense = dequantize(matrix) if isinstance(matrix, PackedMatrix) else unpack_float(matrix)
+            self._weights[id(matrix)] = (matrix, dense)
+        return self._weights[id(matrix)][1]
+
+    def embed(self, table: Matrix, tokens: I32, scale: float) -> F32:
+        return self._dense(table)[tokens] * np.float32(scale)
+
+    def norm(self, x: F32, weight: F32, eps: float) -> F32:
+        mean: F32 = np.square(x).mean(axis=-1, keepdims=True)
+        normed: F32 = x / np.sqrt(mean + np.float32(eps)) * weight
+        return normed
+
+    def norm_prepare(self, x: F32, weight: F32, eps: float, matrix: Matrix) -> Prepared:
+        return self.norm(x, weight, eps)
+
+    def prepare(self, x: F32, matrix: Matrix) -> Prepared:
+        return x
+
+    def matmul(self, x: Prepared, matrix: Matrix) -> F32:
+        assert not isinstance(x, Activations), "this backend never quantizes activations"
+        result: F32 = x @ self._dense(matrix).T
+        return result
+
+    def gated_prepare(self, gate_up: F32, matrix: Matrix) -> Prepared:
+        gate, up = np.split(gate_up, 2, axis=1)
+        inner = np.float32(np.sqrt(2 / np.pi)) * (gate + np.float32(0.044715) * gate**3)
+        gated: F32 = np.float32(0.5) * gate * (1 + np.tanh(inner)) * up
+        return gated
+
+    def add_norm(self, x: F32, y: F32, weight: F32, eps: float) -> None:
+        x += self.norm(y, weight, eps)
+
+    def rope_store(
+        self,
+        qkv: F32,
+        shape: AttentionShape,
+        q_norm: F32 | None,
+        k_norm: F32 | None,
+        eps: float,
+        cos_sin: F32,
+        kv: PagedKV,
+        layer: int,
+        spans: SpanRows,
+    ) -> F32:
+        heads = qkv.reshape(len(qkv), -1, shape.head_dim)
+        q, k, v = np.split(heads, [shape.heads, shape.heads + shape.kv_heads], axis=1)
+        k = _rotate(k if k_norm is None else self.norm(k, k_norm, eps), cos_sin)
+        pages = kv.rows[spans.token_rows, spans.positions // kv.page_size]
+        for index, values in enumerate((k, v)):
+            bounded = np.clip(values, -65504, 65504) if kv.pages.dtype == np.float16 else values
+            kv.pages[pages, layer, index, spans.positions % kv.page_size] = bounded
+        return _rotate(q if q_norm is None else self.norm(q, q_norm, eps), cos_sin)
+
+    def attention(self, q: F32, shape: AttentionShape, kv: PagedKV, layer: int, spans: SpanRows) -> F32:
+        out = np.empty_like(q)
+        for row, start, first, last in zip(
+            spans.rows, spans.starts, spans.offsets[:-1], spans.offsets[1:], strict=True
+        ):
+            queries = np.arange(start, start + last - first)
+            lowest = 0 if shape.window is None else max(0, int(start) - shape.window + 1)
+            keys = np.arange(lowest, queries[-1] + 1)
+            k, v = (_read(kv, layer, index, int(row), keys) for index in (0, 1))
+            out[first:last] = _attend(q[first:last], k, v, _bias(queries, keys, shape.window), shape)
+        return out.reshape(len(q), -1)
+
+    def choose(self, logits: F32, how: ChoiceRows) -> tuple[I32, F32]:
+        tokens = np.zeros(len(logits), dtype=np.int32)
+        logprobs = np.full(len(logits), np.nan, dtype=np.float32)
+        for row, values in enumerate(logits.astype(np.float64)):
+            if np.isfinite(values.max()):
+                tokens[row] = _choose(values, how, row)
+                logprobs[row] = values[tokens[row]] - values.max() - np.log(_weights(values).sum())
+        return tokens, logprobs
+
+    def copy_pages(self, kv: PagedKV, source: int, target: int, tokens: int) -> None:
+        kv.pages[target, :, :, :tokens] = kv.pages[source, :, :, :tokens]
+
+
+def _rotate(x: F32, cos_sin: F32) -> F32:
+    half = x.shape[2] // 2
+    pairs = x[..., :half] + 1j * x[..., half:]
+    turned = pairs * (cos_sin[:, 0] + 1j * cos_sin[:, 1])[:, np.newaxis]
+    return np.concatenate([turned.real, turned.imag], axis=2).astype(np.float32, copy=False)
+
+
+def _read(kv: PagedKV, layer: int, index: int, row: int, positions: NDArray[np.int64]) -> F32:
+    """`[kv_heads, keys, head_dim]`."""
+    pages = kv.rows[row, positions // kv.page_size]
+    values: F32 = kv.pages[pages, layer, index, positions % kv.page_size].astype(np.float32)
+    return values.transpose(1, 0, 2)
+
+
+def _bias(queries: NDArray[np.int64], keys: NDArray[np.int64], window: int | None) -> F32:
+    """`[queries, keys]`: 0 where a key is seen, -inf where it is masked."""
+    age = queries[:, np.newaxis] - keys
+    seen = (age >= 0) & (age < (window or len(keys) + len(queries)))
+    return np.where(seen, np.float32(0), np.float32(-np.inf))
+
+
+def _attend(q: F32, k: F32, v: F32, bias: F32, shape: AttentionShape) -> F32:
+    """One span; k and v `[kv_heads, keys, head_dim]`; `[tokens, heads, head_dim]` like q."""
+    share = shape.heads // shape.kv_heads
+    grouped = q.reshape(len(q), shape.kv_heads, share, shape.head_dim).transpose(1, 2, 0, 3)
+    scores = grouped @ k[:, np.newaxis].transpose(0, 1, 3, 2) * np.float32(shape.scale)
+    if shape.softcap is not None:
+        scores = np.float32(shape.softcap) * np.tanh(scores / np.float32(shape.softcap))
+    scores = scores + bias
+    p = np.exp(scores - scores.max(axis=-1, keepdims=True))
+    mixed = (p / p.sum(axis=-1, keepdims=True)) @ v[:, np.newaxis]
+    return np.asarray(mixed.transpose(2, 0, 1, 3).reshape(q.shape), dtype=np.float32)
+
+
+def _weights(logits: F64, temperature: float = 1.0) -> F64:
+    weights: F64 = np.exp((logits - logits.max()) / temperature)
+    return weights
+
+
+def _choose(logits: F64, how: ChoiceRows, row: int) -> int:
+    temperature = float(how.temperature[row])
+    if temperature == 0:
+        return int(logits.argmax())
+    order = np.argsort(-logits, kind="stable")[: int(how.top_k[row]) or None]
+    weights = _weights(logits, temperature)[order]
+    weights = weights[weights >= how.min_p[row]]
+    before = np.cumsum(weights) - weights
+    kept = weights[: max(1, int((before < how.top_p[row] * weights.sum()).sum()))]
+    share = np.cumsum(kept) / kept.sum()
+    drawn = np.searchsorted(share, uniform(int(how.seed[row]), int(how.position[row])), side="right")
+    return int(order[min(int(drawn), len(kept) - 1)])
