@@ -57,7 +57,8 @@ def _interleave(values: F32) -> F32:
 def unpack_codes(matrix: PackedMatrix, tiles: slice = slice(None)) -> I8:
     """The codes `[out_padded, in]` of these tiles of 16 outputs, padding included."""
     quads = matrix.codes[tiles].view(np.uint32)[..., 0] ^ np.uint32(0x80808080)
-    return quads.transpose(0, 2, 1).reshape(-1, matrix.in_features // 4).view(np.int8)
+    by_output = np.ascontiguousarray(quads.transpose(0, 2, 1))
+    return by_output.reshape(-1, matrix.in_features // 4).view(np.int8)
 
 
 def deinterleave(values: F32) -> F32:
