@@ -75,16 +75,29 @@ def test_near_ties_are_decided_by_what_float64_drops() -> None:
     check(low * scale, 1 + nudge, scale)  # half a unit above 1, and dust far below
 
 
-def test_dust_beyond_53_bits_breaks_a_tie_of_the_sum() -> None:
-    """a * b is a tie of c plus 2**-46 relative: float64 rounds the dust away, the true result may not."""
-    one_up = np.nextafter(np.float32(1), np.float32(2))
-    one_down = np.nextafter(np.float32(1), np.float32(0))
-    c = np.array([2.0**40, 2.0**40 + 2.0**17, -(2.0**40), 2.0**60], dtype=np.float32)
-    for a in (one_up, one_down, np.float32(1), -one_up, -one_down):
-        for b in (one_up, one_down):
-            for exponent in range(10, 40):
-                scaled = np.float32(b * np.float32(2.0) ** np.float32(exponent))
-                check(np.full(4, a), np.full(4, scaled), c)
+def dusty_halves(exponent: int) -> tuple[F32, F32]:
+    """Pairs whose product is +-2**exponent * (1 - i**2 * 2**-46): next to nothing below a power of two."""
+    i = np.arange(-20, 21).astype(np.float32) * np.float32(2.0**-23)
+    first, second = np.float32(2.0 ** (exponent // 2)), np.float32(2.0 ** (exponent - exponent // 2))
+    return np.concatenate([(1 + i) * first, -(1 + i) * first]), np.tile((1 - i) * second, 2)
+
+
+@pytest.mark.parametrize("exponent", [0, 17, 40, -60, -125, 100])
+def test_dust_that_float64_drops_breaks_a_tie(exponent: int) -> None:
+    """The product is half a unit of c less dust: the float64 sum is a tie, the true one is not."""
+    a, b = dusty_halves(exponent - 24)
+    for odd in (0, 1, 2, 3):
+        c = np.float32(2.0**exponent * (1 + odd * 2.0**-23))
+        check(a, b, np.full_like(a, c))
+        check(a, b, np.full_like(a, -c))
+
+
+@pytest.mark.parametrize("units", [0, 1, 2, 3, 2**21, 2**21 + 1, 2**22, 2**22 + 1, 2**23 - 1, 2**23])
+def test_dust_breaks_a_tie_of_subnormals(units: int) -> None:
+    a, b = dusty_halves(-150)
+    c = np.float32(units * 2.0**-149)
+    check(a, b, np.full_like(a, c))
+    check(a, b, np.full_like(a, -c))
 
 
 def test_subnormal_results_round_once() -> None:
