@@ -1,0 +1,113 @@
+"""Quantized GGUF blocks to codes, scales and minima, in numpy: what native/packing.cpp does, to the bit.
+
+value[n, k] = scale[n, k // group] * code[n, k] + minimum[n, k // group]. Block layouts: ggml-common.h of
+the ggml project.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from transom.weights.gguf import BLOCKS, GgufTensor, TensorType
+
+F32 = NDArray[np.float32]
+I8 = NDArray[np.int8]
+Blocks = NDArray[np.uint8]
+"""`[blocks, bytes of a block]`."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Decoded:
+    """codes `[n, in]`, scales and minima `[n, in / group]`; of whole rows or of single blocks."""
+
+    codes: I8
+    scales: F32
+    minima: F32 | None
+
+
+@dataclass(frozen=True, slots=True)
+class BlockFormat:
+    group: int
+    has_minima: bool
+    decode: Callable[[Blocks], Decoded]
+
+
+def decode_rows(tensor: GgufTensor) -> Decoded:
+    """A whole matrix of a quantized type."""
+    out, width = tensor.shape
+    blocks = tensor.data.reshape(-1, BLOCKS[tensor.type][1])
+    some = FORMATS[tensor.type].decode(blocks)
+    minima = None if some.minima is None else some.minima.reshape(out, -1)
+    return Decoded(some.codes.reshape(out, width), some.scales.reshape(out, -1), minima)
+
+
+def _half(blocks: Blocks, at: int) -> F32:
+    """The float16 at byte `at` of every block, `[blocks, 1]`."""
+    return np.ascontiguousarray(blocks[:, at : at + 2]).view("<f2").astype(np.float32)
+
+
+def _q8_0(blocks: Blocks) -> Decoded:
+    return Decoded(blocks[:, 2:].view(np.int8), _half(blocks, 0), None)
+
+
+def _nibbles(packed: NDArray[np.uint8]) -> NDArray[np.uint8]:
+    """`[..., n]` to `[..., 2, n]`: the low halves, then the high halves."""
+    return np.stack([packed & 15, packed >> 4], axis=-2)
+
+
+def _q5_0(blocks: Blocks) -> Decoded:
+    fifth = np.unpackbits(blocks[:, 2:6], axis=1, bitorder="little")
+    low = _nibbles(blocks[:, 6:]).reshape(-1, 32)
+    return Decoded((low | fifth << 4).view(np.int8) - np.int8(16), _half(blocks, 0), None)
+
+
+def _q4_k(blocks: Blocks) -> Decoded:
+    # Eight pairs (scale, minimum) of 6 bits in 12 bytes: the first four pairs in whole bytes, whose top bits
+    # complete the nibbles of the last four.
+    first, second, nibbles = (blocks[:, at : at + 4] for at in (4, 8, 12))
+    scales = np.hstack([first & 63, nibbles & 15 | (first >> 6) << 4]).astype(np.float32)
+    minima = np.hstack([second & 63, nibbles >> 4 | (second >> 6) << 4]).astype(np.float32)
+    codes = _nibbles(blocks[:, 16:].reshape(-1, 4, 32)).reshape(-1, 256).view(np.int8)
+    return Decoded(codes, _half(blocks, 0) * scales, -(_half(blocks, 2) * minima))
+
+
+def _q6_k(blocks: Blocks) -> Decoded:
+    low = _nibbles(blocks[:, :128].reshape(-1, 2, 64)).reshape(-1, 2, 4, 32)
+    shifts = np.array([0, 2, 4, 6], dtype=np.uint8)[:, None]
+    high = (blocks[:, 128:192].reshape(-1, 2, 1, 32) >> shifts) & 3
+    codes = (low | high << 4).reshape(-1, 256).view(np.int8) - np.int8(32)
+    return Decoded(codes, _half(blocks, 208) * blocks[:, 192:208].view(np.int8).astype(np.float32), None)
+
+
+FORMATS: Mapping[TensorType, BlockFormat] = {
+    TensorType.Q8_0: BlockFormat(32, False, _q8_0),
+    TensorType.Q5_0: BlockFormat(32, False, _q5_0),
+    TensorType.Q4_K: BlockFormat(32, True, _q4_k),
+    TensorType.Q6_K: BlockFormat(16, False, _q6_k),
+}
+
+
+def expand_floats(tensor: GgufTensor) -> F32:
+    """A tensor of a float type, in its own shape."""
+    match tensor.type:
+        case TensorType.F32:
+            values = tensor.data.view("<f4")
+        case TensorType.F16:
+            values = tensor.data.view("<f2").astype(np.float32)
+        case TensorType.BF16:
+            values = (tensor.data.view("<u2").astype(np.uint32) << 16).view(np.float32)
+        case _:
+            raise tensor.error(f"type {tensor.type.name}, where floats are expected")
+    return values.astype(np.float32).reshape(tensor.shape)
+
+
+def expand(tensor: GgufTensor) -> F32:
+    """Any matrix as float32 `[out, in]`, the product rounded before the minimum is added, as ggml does."""
+    if tensor.type not in FORMATS:
+        return expand_floats(tensor)
+    decoded = decode_rows(tensor)
+    group = FORMATS[tensor.type].group
+    values = np.repeat(decoded.scales, group, axis=1) * decoded.codes
+    return values if decoded.minima is None else values + np.repeat(decoded.minima, group, axis=1)

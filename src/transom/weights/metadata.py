@@ -1,0 +1,89 @@
+"""Typed access to a model file's metadata: a key is there with the right type, or the error names it."""
+
+from collections.abc import Iterator, Mapping, Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from transom.errors import ModelFileError
+
+Value = bool | int | float | str | Sequence[str] | NDArray[np.generic]
+
+
+def shown(name: str) -> str:
+    """A name from a file, fit for a message: quoted, on one line, not endless."""
+    return repr(name) if len(name) <= 80 else f"{name[:77]!r}..."
+
+
+class Metadata(Mapping[str, Value]):
+    """What a model file says about itself. Without a default, a getter raises for a missing key, too."""
+
+    __slots__ = ("_file", "_values")
+
+    def __init__(self, file: str, values: Mapping[str, Value]) -> None:
+        self._file = file
+        self._values = values
+
+    def __getitem__(self, key: str) -> Value:
+        return self._values[key]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._values)
+
+    def __len__(self) -> int:
+        return len(self._values)
+
+    def error(self, key: str, problem: str) -> ModelFileError:
+        return ModelFileError(f"{self._file}: key {shown(key)}: {problem}")
+
+    def integer(self, key: str, default: int | None = None) -> int:
+        value = self._find(key, default)
+        if isinstance(value, bool) or not isinstance(value, int):
+            raise self._mistyped(key, "an integer", value)
+        return value
+
+    def number(self, key: str, default: float | None = None) -> float:
+        value = self._find(key, default)
+        if isinstance(value, bool) or not isinstance(value, int | float):
+            raise self._mistyped(key, "a number", value)
+        return float(value)
+
+    def flag(self, key: str, default: bool | None = None) -> bool:
+        value = self._find(key, default)
+        if not isinstance(value, bool):
+            raise self._mistyped(key, "a flag", value)
+        return value
+
+    def text(self, key: str, default: str | None = None) -> str:
+        value = self._find(key, default)
+        if not isinstance(value, str):
+            raise self._mistyped(key, "a string", value)
+        return value
+
+    def strings(self, key: str) -> Sequence[str]:
+        value = self._find(key, None)
+        if isinstance(value, str | np.ndarray) or not isinstance(value, Sequence):
+            raise self._mistyped(key, "an array of strings", value)
+        return value
+
+    def integers(self, key: str) -> NDArray[np.integer]:
+        """Integers and flags alike."""
+        value = self._find(key, None)
+        if not isinstance(value, np.ndarray) or value.dtype.kind not in "iub":
+            raise self._mistyped(key, "an array of integers", value)
+        return value.astype(np.int64)
+
+    def floats(self, key: str) -> NDArray[np.float32]:
+        value = self._find(key, None)
+        if not isinstance(value, np.ndarray) or value.dtype.kind != "f":
+            raise self._mistyped(key, "an array of floats", value)
+        return value.astype(np.float32)
+
+    def _find(self, key: str, default: Value | None) -> Value:
+        value = self._values.get(key, default)
+        if value is None:
+            raise self.error(key, "is missing")
+        return value
+
+    def _mistyped(self, key: str, wanted: str, value: Value) -> ModelFileError:
+        return self.error(key, f"is {type(value).__name__}, not {wanted}")

@@ -1,0 +1,108 @@
+"""Matrices of a model file to the packed forms of `transom.ops.protocol`: exact, no requantization.
+
+Two twins do it: native/packing.cpp, and numpy where the extension is missing or TRANSOM_NATIVE is 0.
+"""
+
+import importlib
+import os
+from collections.abc import Sequence
+from types import ModuleType
+
+import numpy as np
+
+from transom.ops import pack as layout
+from transom.ops.protocol import F32, LANES, FloatMatrix, Matrix, PackedMatrix, Precision
+from transom.weights.blocks import FORMATS, decode_rows, expand, expand_floats
+from transom.weights.gguf import GgufTensor
+
+
+def vector(tensor: GgufTensor) -> F32:
+    """A norm weight or bias, float32 `[n]`. Raises `ModelFileError` for another shape or a quantized type."""
+    if len(tensor.shape) != 1:
+        raise tensor.error(f"shape {tensor.shape}, where one dimension is expected")
+    return expand_floats(tensor)
+
+
+def pack(tensors: Sequence[GgufTensor], precision: Precision) -> Matrix:
+    """One matrix of the tensors' rows, in order. The tensors are not kept.
+
+    All quantized: a PackedMatrix; if any has minima, the others get zeros; a group of 32 beside one of 16
+    is split in two. Otherwise a FloatMatrix, quantized ones expanded.
+    Raises `ModelFileError` for shapes that do not fit together.
+    """
+    _check_shapes(tensors)
+    native = _native()
+    if all(tensor.type in FORMATS for tensor in tensors):
+        return pack_numpy(tensors, precision) if native is None else _pack_native(native, tensors, precision)
+    if native is None or any(tensor.type in FORMATS for tensor in tensors):
+        return layout.pack_float(np.concatenate([expand(tensor) for tensor in tensors]))
+    return _pack_floats_native(native, tensors)
+
+
+def _check_shapes(tensors: Sequence[GgufTensor]) -> None:
+    assert tensors, "a matrix has rows"
+    width = tensors[0].shape[-1]
+    for tensor in tensors:
+        if len(tensor.shape) != 2:
+            raise tensor.error(f"shape {tensor.shape}, where a matrix is expected")
+        if tensor.shape[1] % 32:
+            raise tensor.error(f"impossible shape {tensor.shape}: rows are multiples of 32")
+        if tensor.shape[1] != width:
+            raise tensor.error(f"rows of {tensor.shape[1]} beside rows of {width} in {tensors[0].name!r}")
+
+
+def pack_numpy(tensors: Sequence[GgufTensor], precision: Precision) -> PackedMatrix:
+    """Quantized tensors of one width."""
+    parts = []
+    for tensor in tensors:
+        rows = decode_rows(tensor)
+        parts.append(layout.pack(rows.codes, rows.scales, rows.minima, FORMATS[tensor.type].group, precision))
+    return parts[0] if len(parts) == 1 else layout.concatenate(parts)
+
+
+# ---------------------------------------------------------------- native
+
+
+def _native() -> ModuleType | None:
+    if os.environ.get("TRANSOM_NATIVE") == "0":
+        return None
+    try:
+        return importlib.import_module("transom._native")
+    except ModuleNotFoundError:
+        return None
+
+
+def _threads() -> int:
+    affinity = getattr(os, "sched_getaffinity", None)
+    return len(affinity(0)) if affinity else os.cpu_count() or 1
+
+
+def _pack_native(native: ModuleType, tensors: Sequence[GgufTensor], precision: Precision) -> PackedMatrix:
+    formats = [FORMATS[tensor.type] for tensor in tensors]
+    group = min(format.group for format in formats)
+    width = tensors[0].shape[1]
+    rows = sum(tensor.shape[0] for tensor in tensors)
+    tiles = -(-rows // LANES)
+    codes = np.empty((tiles, width // 4, LANES, 4), dtype=np.uint8)
+    codes[-1] = 128  # padding is code 0; the rest is overwritten
+    scales = np.zeros((tiles, width // group, LANES), dtype=np.float32)
+    minima = np.zeros_like(scales) if any(format.has_minima for format in formats) else None
+    threads = _threads()
+    first = 0
+    for tensor in tensors:
+        out = tensor.shape[0]
+        native.pack_blocks(tensor.type, tensor.data, out, width, first, group, codes, scales, minima, threads)
+        first += out
+    return PackedMatrix(codes, scales, minima, group, rows, width, precision)
+
+
+def _pack_floats_native(native: ModuleType, tensors: Sequence[GgufTensor]) -> FloatMatrix:
+    width = tensors[0].shape[1]
+    rows = sum(tensor.shape[0] for tensor in tensors)
+    values = np.zeros((-(-rows // LANES), width, LANES), dtype=np.float32)
+    threads = _threads()
+    first = 0
+    for tensor in tensors:
+        native.pack_floats(tensor.type, tensor.data, tensor.shape[0], width, first, values, threads)
+        first += tensor.shape[0]
+    return FloatMatrix(values, rows, width)
