@@ -1,0 +1,79 @@
+"""What one call of `plan` has decided so far: budget and pages left, spans, retractions."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from transom.sched.intents import Admit, Continue, Plan, Situation
+from transom.sched.releases import releases
+from transom.sched.retraction import choose_victims
+from transom.sched.spans import Pages, shortage
+from transom.sched.states import Running
+from transom.values import RequestId
+
+
+@dataclass(slots=True)
+class Draft:
+    """Owns the counters of a plan in the making. Mutable, lives no longer than the call."""
+
+    situation: Situation
+    budget: int = field(init=False)
+    room: list[int] = field(init=False)
+    spans: list[Continue | Admit] = field(default_factory=list)
+    retracted: list[Running] = field(default_factory=list)
+    gone: set[RequestId] = field(default_factory=set)
+    parked: int = 0
+    """Running requests that get no page in this step."""
+    chunks: int = 0
+
+    def __post_init__(self) -> None:
+        self.budget = self.situation.limits.chunk_tokens
+        self.room = list(self.situation.cache.room())
+
+    def plan(self) -> Plan:
+        return Plan(tuple(self.retracted), tuple(self.spans))
+
+    def add(self, intent: Continue | Admit) -> None:
+        self.spans.append(intent)
+        self.budget -= len(intent.span)
+        assert self.budget >= 0, (self.budget, intent)
+
+    def take(self, need: Pages) -> None:
+        for c, pages in enumerate(need):
+            self.room[c] -= pages
+
+    def give(self, gain: Pages) -> None:
+        for c, pages in enumerate(gain):
+            self.room[c] += pages
+
+    def lacks(self, need: Pages) -> int:
+        """Pages short in the worst component; 0 or less when `need` fits."""
+        return shortage(need, self.room)
+
+    def growth(self, running: Running, end: int) -> Pages:
+        holding = running.holding
+        return self.situation.cache.growth(holding, holding.computed, end)
+
+    def make_room(self, need: Pages, position: int) -> bool:
+        """Whether `need` fits, if need be by retracting juniors of the running request at `position`."""
+        if self.lacks(need) <= 0:
+            return True
+        juniors = [r for r in self.situation.running[:position:-1] if r.progress.id not in self.gone]
+        lack = tuple(n - r for n, r in zip(need, self.room, strict=True))
+        victims = choose_victims(lack, juniors, releases=self._gain, recompute=_computed)
+        if not victims:
+            return False
+        self.give(self._gain(victims))
+        self.retracted += victims
+        self.gone.update(victim.progress.id for victim in victims)
+        return True
+
+    def _gain(self, victims: Sequence[Running]) -> Pages:
+        """Pages that come to be had when `victims` go too, beyond those of earlier victims."""
+        cache = self.situation.cache
+        before = releases(cache, [r.holding for r in self.retracted])
+        after = releases(cache, [r.holding for r in (*self.retracted, *victims)])
+        return tuple(a - b for a, b in zip(after, before, strict=True))
+
+
+def _computed(running: Running) -> int:
+    return running.holding.computed

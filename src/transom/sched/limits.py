@@ -1,0 +1,28 @@
+"""What bounds the scheduler: resolved once, by the engine."""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """Time is counted in turns: the scheduler has no clock."""
+
+    max_running: int
+    """Requests that hold a row at once."""
+    chunk_tokens: int
+    """Token budget of a step, decodes and prefill chunks together."""
+    context: int
+    """Served context: most tokens of prompt and output. At most what fits alone."""
+    patience_steps: int = 64
+    """The senior request waits this long before it blocks all other admissions."""
+    priority_bonus: int = 64
+    """Arrivals that one step of priority is ahead."""
+    first_outputs_expected: int = 32
+    """Output length expected before any request has finished; later the recent mean."""
+    prefix_gain_min: int = 32
+    """A request waits for another's prefix only when that saves at least so many tokens."""
+
+    def __post_init__(self) -> None:
+        assert self.max_running >= 1 and self.chunk_tokens >= 1 and self.context >= 1, self
+        assert self.patience_steps >= 0 and self.priority_bonus >= 0, self
+        assert self.first_outputs_expected >= 1 and self.prefix_gain_min >= 1, self

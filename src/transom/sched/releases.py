@@ -1,0 +1,21 @@
+"""How many pages come to be had when holdings end. A query on rows and reference counts."""
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from transom.kv.cache import Holding, HybridCache
+from transom.sched.spans import Pages
+
+
+def releases(cache: HybridCache, holdings: Sequence[Holding]) -> Pages:
+    """Pages per component that only `holdings` hold: private, or of the tree and read by no other row."""
+    return tuple(_released(cache, component, holdings) for component in range(len(cache.rows)))
+
+
+def _released(cache: HybridCache, component: int, holdings: Sequence[Holding]) -> int:
+    if not holdings:
+        return 0
+    rows = cache.rows[component].table[[holding.row for holding in holdings]]
+    pages, readers = np.unique(rows[rows != 0], return_counts=True)
+    return int(np.count_nonzero(cache.pools[component].references(pages) <= readers))

@@ -1,0 +1,289 @@
+"""Continuous batching with chunked prefill: plan, commit, and apply what was computed."""
+
+from transom.errors import BadRequest, ConfigError, NoSpace, RequestTooLarge
+from transom.kv.cache import Holding, HybridCache, Transaction
+from transom.sched.intents import Admit, Continue, Plan, Situation
+from transom.sched.limits import Limits
+from transom.sched.needs import averaged
+from transom.sched.planning import plan
+from transom.sched.ranks import Ranks
+from transom.sched.states import Idle, IdleReason, Progress, Running, Scheduled, Seniority, Step, Waiting
+from transom.sched.stats import Counters, SchedulerStats
+from transom.values import (
+    Choice,
+    Ended,
+    Event,
+    FinishReason,
+    Request,
+    RequestId,
+    SpanWork,
+    StepResult,
+    StepWork,
+    TokenChosen,
+)
+
+Placed = tuple[Continue | Admit, Holding]
+"""A span of a plan, and the holding that has pages for it."""
+
+
+class Scheduler:
+    """Owns the queue and the running set. Mutable; one step is in flight at a time.
+
+    Per turn: `submit`, `abort`, `flush`; `plan`; `commit`; then, with a step, `apply` or `fail`.
+    """
+
+    def __init__(self, cache: HybridCache, limits: Limits) -> None:
+        """Raises ConfigError if a request as long as the context would not fit alone."""
+        fits = cache.longest_alone(1)
+        if limits.context > fits:
+            raise ConfigError(f"a context of {limits.context} tokens does not fit in the cache; {fits} do")
+        self._cache = cache
+        self._limits = limits
+        self._waiting: Ranks[Waiting] = Ranks()
+        self._running: Ranks[Running] = Ranks()
+        self._arrivals = 0
+        self._turns = 0
+        self._outputs_expected = float(limits.first_outputs_expected)
+        self._counters = Counters()
+
+    # ------------------------------------------------------------ commands
+
+    def submit(self, request: Request) -> None:
+        """Queues the request. Raises BadRequest; RequestTooLarge, with the numbers, if it can never run."""
+        self._require_servable(request)
+        progress = Progress(
+            request,
+            self._seniority(request),
+            limit=min(len(request.prompt) + request.max_tokens, self._limits.context),
+        )
+        self._arrivals += 1
+        self._waiting.add(Waiting(progress, self._turns))
+
+    def abort(self, request: RequestId) -> tuple[Ended, ...]:
+        """Ends the request, whatever it is doing; nothing if it is unknown or has ended."""
+        waiting = self._waiting.find(request)
+        if waiting is not None:
+            self._waiting.remove(waiting)
+            return (self._ended(waiting.progress, FinishReason.ABORT),)
+        running = self._running.find(request)
+        if running is None:
+            return ()
+        return (self._end(running, FinishReason.ABORT),)
+
+    def flush(self) -> None:
+        """Forgets all cached prefixes. Running requests go on."""
+        self._cache.flush()
+
+    # ------------------------------------------------------------ a turn
+
+    @property
+    def has_work(self) -> bool:
+        """Whether any request is unfinished: if so, the next turn computes something."""
+        return bool(len(self._waiting) or len(self._running))
+
+    def plan(self) -> Plan:
+        """What the next step should be. Changes nothing."""
+        return plan(
+            Situation(
+                cache=self._cache,
+                limits=self._limits,
+                turns=self._turns,
+                waiting=tuple(self._waiting),
+                running=tuple(self._running),
+                outputs_expected=self._outputs_expected,
+            )
+        )
+
+    def commit(self, plan: Plan) -> Step | Idle:
+        """Retracts, admits and takes pages, in one transaction. A span without a page is not in the step."""
+        self._turns += 1
+        if not plan.spans:
+            assert not plan.retract, plan
+            return self._idle()
+        with self._cache.transaction() as transaction:
+            for victim in plan.retract:
+                self._give_back(victim)
+            placed = self._place(plan, transaction)
+        for victim in plan.retract:
+            self._move_to_waiting(victim)
+        scheduled = tuple(
+            Scheduled(self._running_for(intent, holding), intent.span) for intent, holding in placed
+        )
+        self._counters.deferred_spans += len(plan.spans) - len(scheduled)
+        if not scheduled:
+            return self._idle()
+        self._counters.steps += 1
+        self._counters.spans += len(scheduled)
+        work = StepWork(tuple(map(_work, scheduled)), self._cache.pending_copies())
+        return Step(work, scheduled)
+
+    def apply(self, step: Step, result: StepResult) -> tuple[Event, ...]:
+        """What was computed is computed: advance, publish, slide or end. Tokens and ends, in span order."""
+        self._cache.copies_done()
+        events: list[Event] = []
+        for scheduled, choice in zip(step.scheduled, result.choices, strict=True):
+            self._advance(scheduled)
+            events += self._outcome(scheduled, choice)
+        return tuple(events)
+
+    def fail(self, step: Step, message: str) -> tuple[Event, ...]:
+        """The step was not computed: its requests end with an error, and nothing of it is published."""
+        self._counters.failed_steps += 1
+        ends = tuple(self._end(s.running, FinishReason.ERROR, message) for s in step.scheduled)
+        self._cache.copies_done()
+        return ends
+
+    def stats(self) -> SchedulerStats:
+        return self._counters.snapshot(running=len(self._running), waiting=len(self._waiting))
+
+    # ------------------------------------------------------------ submit
+
+    def _require_servable(self, request: Request) -> None:
+        prompt, context = len(request.prompt), self._limits.context
+        if request.id in self._waiting or request.id in self._running:
+            raise BadRequest(f"a request with id {request.id} is unfinished", param="id")
+        if prompt == 0:
+            raise BadRequest("the prompt is empty", param="prompt")
+        if request.max_tokens < 0:
+            raise BadRequest(f"max_tokens is {request.max_tokens}; it cannot be negative", param="max_tokens")
+        if prompt > context:
+            raise RequestTooLarge(
+                f"the prompt has {prompt} tokens; this server's context is {context} tokens"
+            )
+        if prompt == context and request.max_tokens > 0:
+            raise RequestTooLarge(
+                f"the prompt has {prompt} tokens, which leaves no place for output: "
+                f"this server's context is {context} tokens"
+            )
+
+    def _seniority(self, request: Request) -> Seniority:
+        return (self._arrivals - self._limits.priority_bonus * request.priority, request.id)
+
+    # ------------------------------------------------------------ commit
+
+    def _idle(self) -> Idle:
+        reason = IdleReason.NO_ROOM if self.has_work else IdleReason.NO_WORK
+        self._counters.idle[reason] += 1
+        return Idle(reason)
+
+    def _place(self, plan: Plan, transaction: Transaction) -> list[Placed]:
+        """References first, then pages: no page that an admission counts on is reclaimed under it."""
+        held: list[Placed] = []
+        for intent in plan.spans:
+            savepoint = transaction.savepoint()
+            try:
+                held.append((intent, self._hold(intent)))
+            except NoSpace:
+                transaction.rollback(savepoint)
+        return [(intent, holding) for intent, holding in held if self._extend(intent, holding, transaction)]
+
+    def _hold(self, intent: Continue | Admit) -> Holding:
+        if isinstance(intent, Continue):
+            return intent.running.holding
+        progress = intent.waiting.progress
+        return self._cache.admit(progress.id, intent.namespace, progress.tokens(), intent.offer)
+
+    def _extend(self, intent: Continue | Admit, holding: Holding, transaction: Transaction) -> bool:
+        """Whether `holding` has pages for the span; without, it is as it was before the plan."""
+        if intent.span.end <= holding.allocated:
+            return True
+        savepoint = transaction.savepoint()
+        try:
+            self._cache.extend(holding, intent.span.end)
+        except NoSpace:
+            transaction.rollback(savepoint)
+            if isinstance(intent, Admit):
+                self._cache.drop(holding)
+            return False
+        return True
+
+    def _running_for(self, intent: Continue | Admit, holding: Holding) -> Running:
+        if isinstance(intent, Continue):
+            return intent.running
+        self._waiting.remove(intent.waiting)
+        running = Running(intent.waiting.progress, holding)
+        self._running.add(running)
+        self._count_admission(running.progress, holding)
+        return running
+
+    def _count_admission(self, progress: Progress, holding: Holding) -> None:
+        if not progress.admissions:
+            progress.cached_tokens = holding.start
+            self._counters.cached_tokens += holding.start
+            self._counters.prompt_tokens += len(progress.request.prompt)
+        progress.admissions += 1
+        progress.computed_peak = max(progress.computed_peak, holding.start)
+
+    # ------------------------------------------------------------ retract
+
+    def _give_back(self, victim: Running) -> None:
+        """Publishes what is computed, so that coming back is a hit as long as the memory is not needed."""
+        holding = victim.holding
+        self._cache.truncate(holding, holding.computed)
+        self._cache.publish(holding, victim.progress.tokens(holding.computed))
+        self._cache.drop(holding)
+
+    def _move_to_waiting(self, victim: Running) -> None:
+        self._running.remove(victim)
+        victim.progress.retractions += 1
+        self._counters.retractions += 1
+        self._waiting.add(Waiting(victim.progress, self._turns))
+
+    # ------------------------------------------------------------ apply
+
+    def _advance(self, scheduled: Scheduled) -> None:
+        """A page that is whole now goes to the tree, so that others find it from the next step on."""
+        running, span = scheduled.running, scheduled.span
+        self._cache.advance(running.holding, span.end)
+        page = self._cache.layout.page_size
+        if span.end // page > span.start // page:
+            self._cache.publish(running.holding, running.progress.tokens(span.end))
+            self._cache.slide(running.holding)
+        progress = running.progress
+        self._counters.computed_tokens += len(span)
+        self._counters.recomputed_tokens += max(0, min(span.end, progress.computed_peak) - span.start)
+        progress.computed_peak = max(progress.computed_peak, span.end)
+
+    def _outcome(self, scheduled: Scheduled, choice: Choice | None) -> tuple[Event, ...]:
+        running = scheduled.running
+        progress = running.progress
+        if choice is None:
+            done = scheduled.span.end == progress.limit
+            return (self._end(running, FinishReason.LENGTH),) if done else ()
+        progress.append(choice.token)
+        self._counters.generated_tokens += 1
+        chosen = TokenChosen(progress.id, choice.token, choice.logprob)
+        reason = _finish_reason(progress, choice.token)
+        return (chosen,) if reason is None else (chosen, self._end(running, reason))
+
+    # ------------------------------------------------------------ end
+
+    def _end(self, running: Running, reason: FinishReason, message: str = "") -> Ended:
+        self._running.remove(running)
+        self._cache.drop(running.holding)
+        return self._ended(running.progress, reason, message)
+
+    def _ended(self, progress: Progress, reason: FinishReason, message: str = "") -> Ended:
+        self._counters.finished += 1
+        if progress.outputs:
+            self._outputs_expected = averaged(self._outputs_expected, progress.outputs)
+        return progress.ended(reason, message)
+
+
+def _work(scheduled: Scheduled) -> SpanWork:
+    """Logits are wanted where the span reaches the last known token and another may follow."""
+    progress, span = scheduled.running.progress, scheduled.span
+    wanted = span.end == progress.length and progress.wants_token
+    return SpanWork(
+        request=progress.id,
+        row=scheduled.running.holding.row,
+        start=span.start,
+        tokens=progress.slice(span),
+        sampling=progress.request.sampling if wanted else None,
+    )
+
+
+def _finish_reason(progress: Progress, token: int) -> FinishReason | None:
+    if token in progress.request.stop_ids:
+        return FinishReason.STOP
+    return FinishReason.LENGTH if progress.length == progress.limit else None

@@ -1,0 +1,155 @@
+"""What a request can be: waiting, running, or scheduled in one step. Only `Scheduled` can advance.
+
+submit -> Waiting -> Running -> Scheduled -> Running ... -> Ended
+             ^          |
+             +- retract +
+"""
+
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+import numpy as np
+
+from transom.kv.cache import Holding
+from transom.values import Ended, FinishReason, Request, RequestId, StepWork, Tokens, Usage
+
+OUTPUT_RESERVE = 256
+"""Output tokens a buffer has place for at first; it doubles when more come."""
+
+Seniority = tuple[int, RequestId]
+"""Smaller is senior: arrival number less a bonus for priority, ties by id."""
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """Positions `[start, end)` of one request, computed in one step. Never empty."""
+
+    start: int
+    end: int
+
+    def __post_init__(self) -> None:
+        assert 0 <= self.start < self.end, (self.start, self.end)
+
+    def __len__(self) -> int:
+        return self.end - self.start
+
+
+@dataclass(slots=True, eq=False)
+class Progress:
+    """Owns the tokens of one unfinished request: prompt, then outputs, append only. Mutable.
+
+    Positions below `length` never change, so views of them may be handed out.
+    """
+
+    request: Request
+    seniority: Seniority
+    limit: int
+    """Most tokens it may come to: prompt + max_tokens, cut to the served context."""
+    length: int = field(init=False)
+    cached_tokens: int = 0
+    """Prompt tokens not computed at first admission."""
+    admissions: int = 0
+    retractions: int = 0
+    computed_peak: int = 0
+    """Positions below were computed, or found computed, at least once."""
+    _buffer: Tokens = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.length = len(self.request.prompt)
+        assert 0 < self.length <= self.limit, (self.length, self.limit)
+        self._buffer = np.empty(min(self.limit, self.length + OUTPUT_RESERVE), np.int32)
+        self._buffer[: self.length] = self.request.prompt
+
+    @property
+    def id(self) -> RequestId:
+        return self.request.id
+
+    @property
+    def outputs(self) -> int:
+        return self.length - len(self.request.prompt)
+
+    @property
+    def wants_token(self) -> bool:
+        """Whether the token after the last known one is to be chosen. False only for max_tokens 0."""
+        return self.length < self.limit
+
+    @property
+    def kv_limit(self) -> int:
+        """Most positions ever computed: the last output is only read by the client."""
+        return max(len(self.request.prompt), self.limit - 1)
+
+    def tokens(self, end: int | None = None) -> Tokens:
+        """The known tokens, or the first `end` of them; a view."""
+        assert end is None or end <= self.length, (end, self.length)
+        return self._buffer[: self.length if end is None else end]
+
+    def slice(self, span: Span) -> Tokens:
+        assert span.end <= self.length, (span, self.length)
+        return self._buffer[span.start : span.end]
+
+    def append(self, token: int) -> None:
+        assert self.length < self.limit, (self.length, self.limit)
+        if self.length == len(self._buffer):
+            grown = np.empty(min(self.limit, 2 * self.length), np.int32)
+            grown[: self.length] = self._buffer
+            self._buffer = grown
+        self._buffer[self.length] = token
+        self.length += 1
+
+    def ended(self, reason: FinishReason, message: str = "") -> Ended:
+        usage = Usage(len(self.request.prompt), self.outputs, self.cached_tokens)
+        return Ended(self.id, reason, usage, message)
+
+
+@dataclass(frozen=True, slots=True)
+class Waiting:
+    """Holds nothing. `since` is the turn in which it began to wait."""
+
+    progress: Progress
+    since: int
+
+
+@dataclass(frozen=True, slots=True)
+class Running:
+    """Has a row and pages; `holding.computed` tokens of it are computed."""
+
+    progress: Progress
+    holding: Holding
+
+
+@dataclass(frozen=True, slots=True)
+class Scheduled:
+    """Has pages for `span` and is part of the step being computed."""
+
+    running: Running
+    span: Span
+
+    def __post_init__(self) -> None:
+        holding = self.running.holding
+        assert self.span.start == holding.computed, (self.span, holding.computed)
+        assert self.span.end <= holding.allocated, (self.span, holding.allocated)
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One step, committed: `scheduled[i]` is computed by `work.spans[i]`."""
+
+    work: StepWork
+    scheduled: tuple[Scheduled, ...]
+
+    def __post_init__(self) -> None:
+        assert len(self.scheduled) == len(self.work.spans), (len(self.scheduled), len(self.work.spans))
+
+
+class IdleReason(StrEnum):
+    NO_WORK = "no_work"
+    """Nothing waits and nothing runs."""
+    NO_ROOM = "no_room"
+    """There is work and no page for it. The liveness rules leave no way here; counted, so that it shows."""
+
+
+@dataclass(frozen=True, slots=True)
+class Idle:
+    """Nothing to compute in this turn."""
+
+    reason: IdleReason

@@ -1,0 +1,60 @@
+import numpy as np
+from hypothesis import given
+from hypothesis import strategies as st
+
+from transom.kv.holding import Namespace
+from transom.sched.prefixes import Publisher, common_prefix, is_promised
+from transom.values import Tokens
+
+HERE = Namespace(0, "", None)
+
+
+def tokens(*values: int) -> Tokens:
+    return np.array(values, np.int32)
+
+
+def promised(publisher: Publisher, asked: Tokens, cached: int = 0, gain_min: int = 1, page: int = 4) -> bool:
+    return is_promised([publisher], HERE, asked, cached=cached, page_size=page, gain_min=gain_min)
+
+
+@given(a=st.lists(st.integers(0, 1), max_size=9), b=st.lists(st.integers(0, 1), max_size=9))
+def test_the_common_prefix_is_the_one_found_token_by_token(a: list[int], b: list[int]) -> None:
+    expected = 0
+    while expected < min(len(a), len(b)) and a[expected] == b[expected]:
+        expected += 1
+    assert common_prefix(tokens(*a), tokens(*b)) == expected
+
+
+def test_a_prefix_not_yet_published_is_promised() -> None:
+    assert promised(Publisher(HERE, tokens(*range(12)), 4), tokens(*range(8), 99))
+
+
+def test_a_prefix_already_published_is_not_promised() -> None:
+    assert not promised(Publisher(HERE, tokens(*range(12)), 8), tokens(*range(8), 99))
+
+
+def test_only_whole_pages_are_promised() -> None:
+    """Of seven known tokens on pages of four, four will be published."""
+    assert not promised(Publisher(HERE, tokens(*range(7)), 4), tokens(*range(7), 99))
+    assert promised(Publisher(HERE, tokens(*range(7)), 0), tokens(*range(7), 99))
+
+
+def test_a_part_of_a_page_is_promised_until_its_page_is_published() -> None:
+    asked = tokens(*range(6), 99)
+    assert promised(Publisher(HERE, tokens(*range(12)), 7), asked, cached=4)
+    assert not promised(Publisher(HERE, tokens(*range(12)), 8), asked, cached=4)
+
+
+def test_what_is_cached_is_no_gain() -> None:
+    publisher = Publisher(HERE, tokens(*range(12)), 0)
+    assert not promised(publisher, tokens(*range(8), 99), cached=8)
+    assert not promised(publisher, tokens(*range(8), 99), cached=4, gain_min=5)
+
+
+def test_the_last_token_is_never_promised() -> None:
+    assert not promised(Publisher(HERE, tokens(*range(8)), 0), tokens(0))
+
+
+def test_another_namespace_promises_nothing() -> None:
+    other = Publisher(Namespace(0, "tenant", None), tokens(*range(12)), 0)
+    assert not promised(other, tokens(*range(8), 99))

@@ -1,0 +1,47 @@
+from collections.abc import Callable, Sequence
+
+from transom.sched.retraction import choose_victims
+from transom.sched.spans import Pages
+
+
+def together(gains: dict[str, Pages]) -> Callable[[Sequence[str]], Pages]:
+    def releases(victims: Sequence[str]) -> Pages:
+        return tuple(sum(gains[v][c] for v in victims) for c in range(2))
+
+    return releases
+
+
+def test_one_victim_is_taken_when_one_is_enough() -> None:
+    gains = {"c": (1, 1), "b": (4, 4), "a": (4, 4)}
+    victims = choose_victims((2, 2), ["c", "b", "a"], releases=together(gains), recompute=lambda _: 8)
+    assert victims == ("b",)
+
+
+def test_the_victim_has_the_least_to_recompute_per_page() -> None:
+    gains = {"c": (2, 2), "b": (4, 4), "a": (4, 4)}
+    cost = {"c": 30, "b": 40, "a": 20}
+    assert choose_victims((1, 1), ["c", "b", "a"], releases=together(gains), recompute=cost.__getitem__) == (
+        "a",
+    )
+
+
+def test_the_most_junior_of_equals_is_taken() -> None:
+    gains = {"c": (2, 2), "b": (2, 2)}
+    assert choose_victims((1, 0), ["c", "b"], releases=together(gains), recompute=lambda _: 8) == ("c",)
+
+
+def test_several_are_taken_from_the_junior_end_when_one_is_not_enough() -> None:
+    gains = {"d": (1, 0), "c": (1, 0), "b": (1, 1), "a": (1, 1)}
+    victims = choose_victims((2, 1), ["d", "c", "b", "a"], releases=together(gains), recompute=lambda _: 8)
+    assert victims == ("d", "c", "b")
+
+
+def test_nobody_is_retracted_in_vain() -> None:
+    gains = {"c": (1, 0), "b": (1, 0)}
+    assert choose_victims((1, 1), ["c", "b"], releases=together(gains), recompute=lambda _: 8) == ()
+    assert choose_victims((1, 1), [], releases=together(gains), recompute=lambda _: 8) == ()
+
+
+def test_a_component_with_room_to_spare_does_not_count() -> None:
+    gains = {"c": (0, 3)}
+    assert choose_victims((-5, 2), ["c"], releases=together(gains), recompute=lambda _: 8) == ("c",)

@@ -1,0 +1,304 @@
+"""A scheduler with a real cache and a runner that checks content instead of computing a model.
+
+What the runner stores for a position is a digest of all tokens up to it. It builds the next digest from the
+one it reads through the row, and asserts at every position a query may read that the digest there is the
+right one, in every component. Wrong KV, in any way, is a failed assertion; texts are a function of digests.
+"""
+
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from transom.kv.cache import HybridCache
+from transom.kv.layout import CacheLayout, PrefixCaching, pages_alone
+from transom.sched.limits import Limits
+from transom.sched.scheduler import Scheduler
+from transom.sched.states import Idle, IdleReason
+from transom.sched.turn import Abort, Command, Flush, Submit, Turn, turn
+from transom.values import (
+    Choice,
+    ComponentSpec,
+    Ended,
+    FinishReason,
+    From,
+    Full,
+    Request,
+    RequestId,
+    SpanWork,
+    StepResult,
+    StepWork,
+    TokenChosen,
+    Window,
+)
+
+MODULUS = 2**31 - 1
+VOCABULARY = 50
+
+
+def digest(before: int, token: int) -> int:
+    return (before * 48271 + token + 11) % MODULUS
+
+
+def digests(tokens: Sequence[int]) -> list[int]:
+    out: list[int] = []
+    for token in tokens:
+        out.append(digest(out[-1] if out else 1, int(token)))
+    return out
+
+
+def next_token(last: int) -> int:
+    return last % VOCABULARY
+
+
+def cold_text(prompt: Sequence[int], max_tokens: int, context: int, stop_ids: frozenset[int]) -> list[int]:
+    """The output of a request that is alone in the world."""
+    last, out = digests(prompt)[-1], []
+    while len(out) < min(max_tokens, context - len(prompt)):
+        out.append(next_token(last))
+        last = digest(last, out[-1])
+        if out[-1] in stop_ids:
+            break
+    return out
+
+
+class RunnerBroke(RuntimeError):
+    pass
+
+
+class ContentRunner:
+    """Stores digests by (component, page, slot). Knows the tokens of requests from outside, as an oracle."""
+
+    def __init__(self, cache: HybridCache) -> None:
+        self.cache = cache
+        self.page_size = cache.layout.page_size
+        self.stored: list[NDArray[np.int64]] = [
+            np.full((pages + 1, self.page_size), -1, np.int64) for pages in cache.layout.pages
+        ]
+        self.known: dict[RequestId, list[int]] = {}
+        self.truth: dict[RequestId, list[int]] = {}
+        self.steps: list[StepWork] = []
+        self.breaks_next = False
+
+    def register(self, request: Request) -> None:
+        self.known[request.id] = [int(t) for t in request.prompt]
+        self.truth[request.id] = digests(self.known[request.id])
+
+    def run(self, work: StepWork) -> StepResult:
+        self.steps.append(work)
+        if self.breaks_next:
+            self.breaks_next = False
+            self._scribble(work.spans[0])
+            raise RunnerBroke("as told")
+        for copy in work.copies:
+            pages = self.stored[copy.component]
+            pages[copy.target, : copy.tokens] = pages[copy.source, : copy.tokens]
+        for span in work.spans:
+            self._check_tokens(span)
+            self._check_content(span, span.start)
+        for span in work.spans:
+            self._write(span)
+        for span in work.spans:
+            self._check_content(span, span.end)
+        return StepResult(tuple(self._choose(span) for span in work.spans))
+
+    def _slots(
+        self, component: int, row: int, start: int, end: int
+    ) -> tuple[NDArray[np.int32], NDArray[np.int64]]:
+        positions = np.arange(start, end)
+        pages = self.cache.rows[component].table[row, positions // self.page_size]
+        assert (pages > 0).all(), (component, row, start, end, pages)
+        return pages, positions % self.page_size
+
+    def _check_tokens(self, span: SpanWork) -> None:
+        assert span.tokens.dtype == np.int32
+        assert list(span.tokens) == self.known[span.request][span.start : span.end], span
+
+    def _check_content(self, span: SpanWork, end: int) -> None:
+        """Everything that the queries of `span` read below `end` is what the oracle says."""
+        for c, component in enumerate(self.cache.layout.components):
+            need = component.needed(span.start)
+            assert isinstance(need, From)
+            pages, offsets = self._slots(c, span.row, need.start, end)
+            found = self.stored[c][pages, offsets]
+            assert found.tolist() == self.truth[span.request][need.start : end], (component, span, end)
+
+    def _write(self, span: SpanWork) -> None:
+        last = 1
+        if span.start:
+            pages, offsets = self._slots(0, span.row, span.start - 1, span.start)
+            last = int(self.stored[0][pages[0], offsets[0]])
+        values = []
+        for token in span.tokens:
+            last = digest(last, int(token))
+            values.append(last)
+        for c in range(len(self.stored)):
+            pages, offsets = self._slots(c, span.row, span.start, span.end)
+            self.stored[c][pages, offsets] = values
+
+    def _scribble(self, span: SpanWork) -> None:
+        for c in range(len(self.stored)):
+            pages, offsets = self._slots(c, span.row, span.start, span.end)
+            self.stored[c][pages, offsets] = -7
+
+    def _choose(self, span: SpanWork) -> Choice | None:
+        known = self.known[span.request]
+        if span.sampling is None:
+            return None
+        assert span.end == len(known), (span, len(known))
+        pages, offsets = self._slots(0, span.row, span.end - 1, span.end)
+        token = next_token(int(self.stored[0][pages[0], offsets[0]]))
+        known.append(token)
+        self.truth[span.request].append(digest(self.truth[span.request][-1], token))
+        return Choice(token, -float(token))
+
+
+def minimum(components: Sequence[ComponentSpec], page_size: int, context: int) -> tuple[int, ...]:
+    """The smallest pools in which a request of the whole context runs alone."""
+    return tuple(pages_alone(c, page_size, context, 1) for c in components)
+
+
+class World:
+    """Owns a cache, a scheduler and a content runner, and everything that came out of them."""
+
+    def __init__(
+        self,
+        *,
+        page: int = 4,
+        windows: Sequence[int] = (4,),
+        pages: Sequence[int] | None = None,
+        rows: int = 8,
+        chunk: int = 8,
+        context: int = 64,
+        caching: PrefixCaching = PrefixCaching.ON,
+        patience: int = 8,
+        outputs_expected: int = 1,
+        prefix_gain_min: int = 1,
+    ) -> None:
+        components = (Full(), *(Window(w, name=f"window{w}") for w in windows))
+        least = minimum(components, page, context)
+        layout = CacheLayout(
+            components=components,
+            pages=tuple(least if pages is None else pages),
+            page_size=page,
+            rows=rows,
+            context=context,
+            prefix_caching=caching,
+        )
+        self.context = context
+        self.cache = HybridCache(layout)
+        self.limits = Limits(
+            max_running=rows,
+            chunk_tokens=chunk,
+            context=context,
+            patience_steps=patience,
+            first_outputs_expected=outputs_expected,
+            prefix_gain_min=prefix_gain_min,
+        )
+        self.scheduler = Scheduler(self.cache, self.limits)
+        self.runner = ContentRunner(self.cache)
+        self.requests: dict[RequestId, Request] = {}
+        self.inbox: list[Command] = []
+        self.texts: dict[RequestId, list[int]] = {}
+        self.ends: dict[RequestId, Ended] = {}
+        self.turns: list[Turn] = []
+
+    # ------------------------------------------------------------ commands
+
+    def submit(self, prompt: Sequence[int], max_tokens: int = 4, **fields: object) -> RequestId:
+        request_id = RequestId(len(self.requests) + 1)
+        request = Request(request_id, np.array(prompt, np.int32), max_tokens, **fields)  # type: ignore[arg-type]
+        self.requests[request_id] = request
+        self.texts[request_id] = []
+        self.runner.register(request)
+        self.inbox.append(Submit(request))
+        return request_id
+
+    def abort(self, request: RequestId) -> None:
+        self.inbox.append(Abort(request))
+
+    def flush(self) -> None:
+        self.inbox.append(Flush())
+
+    def break_next_step(self) -> None:
+        self.runner.breaks_next = True
+
+    # ------------------------------------------------------------ turns
+
+    def step(self) -> Turn:
+        commands, self.inbox = self.inbox, []
+        taken = turn(self.scheduler, commands, self.runner)
+        self.turns.append(taken)
+        for event in taken.events:
+            self._record(event)
+        self.cache.check()
+        stats = self.scheduler.stats()
+        assert stats.deferred_spans == 0, stats
+        assert stats.idle[IdleReason.NO_ROOM] == 0, stats
+        if taken.failure is not None:
+            assert isinstance(taken.failure, RunnerBroke), taken.failure
+        return taken
+
+    def _record(self, event: TokenChosen | Ended) -> None:
+        assert event.request not in self.ends, event
+        if isinstance(event, Ended):
+            self.ends[event.request] = event
+        else:
+            assert event.logprob == -float(event.token)
+            self.texts[event.request].append(event.token)
+
+    def drain(self, turns_max: int = 5000) -> None:
+        """Turns until nothing is left to do."""
+        for _ in range(turns_max):
+            if isinstance(self.step().idle, Idle) and not self.inbox:
+                assert not self.scheduler.has_work
+                return
+        raise AssertionError(f"still at work after {turns_max} turns: {self.scheduler.stats()}")
+
+    # ------------------------------------------------------------ what must hold
+
+    def cold(self, request: RequestId) -> list[int]:
+        asked = self.requests[request]
+        return cold_text(asked.prompt.tolist(), asked.max_tokens, self.context, asked.stop_ids)
+
+    def require_cold(self, request: RequestId) -> None:
+        """The text is the cold one, or a prefix of it where the request was cut off."""
+        text, cold, end = self.texts[request], self.cold(request), self.ends[request]
+        if end.reason in (FinishReason.STOP, FinishReason.LENGTH):
+            assert text == cold, (request, text, cold)
+            stopped = bool(cold) and cold[-1] in self.requests[request].stop_ids
+            assert end.reason == (FinishReason.STOP if stopped else FinishReason.LENGTH), end
+        else:
+            assert text == cold[: len(text)], (request, text, cold)
+        assert end.usage.prompt_tokens == len(self.requests[request].prompt)
+        assert end.usage.completion_tokens == len(text)
+        assert end.usage.cached_tokens < end.usage.prompt_tokens
+
+    def require_all_cold(self) -> None:
+        assert self.ends.keys() == self.requests.keys()
+        for request in self.requests:
+            self.require_cold(request)
+
+    def require_empty(self) -> None:
+        """At idle nothing is referenced, nothing is private, no row is used."""
+        stats = self.cache.stats()
+        assert stats.rows_used == 0, stats
+        for component in stats.components:
+            assert component.referenced == 0 and component.private == 0, component
+            assert component.free + component.unreferenced == component.capacity, component
+        assert self.cache.room() == self.cache.layout.pages
+        assert self.cache.pending_copies() == ()
+
+    def finish(self) -> None:
+        self.drain()
+        self.require_all_cold()
+        self.require_empty()
+
+    # ------------------------------------------------------------ what was done
+
+    def spans(self, request: RequestId) -> list[tuple[int, int]]:
+        """All spans of a request so far, in order."""
+        return [(s.start, s.end) for work in self.runner.steps for s in work.spans if s.request == request]
+
+    def last_step(self) -> dict[RequestId, tuple[int, int]]:
+        return {s.request: (s.start, s.end) for s in self.runner.steps[-1].spans}
