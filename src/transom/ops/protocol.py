@@ -160,6 +160,11 @@ class ChoiceRows:
 class Ops(Protocol):
     """Pure, but for `rope_store` and `copy_pages`, which write pages, and `add_norm`, which adds in place."""
 
+    @property
+    def isa(self) -> str:
+        """What computes, for people: `avx512`, `scalar`, `numpy`."""
+        ...
+
     def embed(self, table: Matrix, tokens: I32, scale: float) -> F32:
         """`[tokens, dim]`. Packed: fma(scale_w, code, minimum or +0), then * scale. Float: value * scale."""
         ...

@@ -1,0 +1,110 @@
+"""A whole engine in one process: model, memory, scheduler and runner, built from a configuration."""
+
+import os
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from transom import wire
+from transom.config import EngineConfig, cores_available
+from transom.engine.runner import ModelRunner
+from transom.engine.sizing import Sizing, size_pools
+from transom.kv.cache import HybridCache
+from transom.kv.stats import ComponentStats
+from transom.models.load import load_model
+from transom.models.spec import Model, weights_bytes
+from transom.ops.choose import choose_ops
+from transom.ops.protocol import Ops
+from transom.ops.store import KVStore
+from transom.sched import turn as sched
+from transom.sched.limits import Limits
+from transom.sched.scheduler import Scheduler
+from transom.weights.gguf import read_gguf
+
+
+class Engine:
+    """Owns model, pools and queue; mutable, for one thread."""
+
+    def __init__(self, config: EngineConfig, model: Model, ops: Ops) -> None:
+        self.config = config
+        self.ops = ops
+        self.model = model
+        self.sizing = size_pools(model.spec, config)
+        self.cache = HybridCache(self.sizing.layout)
+        self.store = KVStore(self.sizing.shapes, self.sizing.layout.pages)
+        self.runner = ModelRunner(ops, model, self.store, [rows.table for rows in self.cache.rows])
+        self.scheduler = Scheduler(self.cache, _limits(config, self.sizing))
+
+    def turn(self, commands: Sequence[sched.Command]) -> sched.Turn:
+        """One step: see `transom.sched.turn`."""
+        turn = sched.turn(self.scheduler, commands, self.runner)
+        if self.config.paranoid or turn.idle is not None:
+            self.cache.check()
+        return turn
+
+    def stats(self) -> wire.Stats:
+        counts = self.scheduler.stats()
+        return wire.Stats(
+            running=counts.running,
+            waiting=counts.waiting,
+            requests_finished=counts.finished,
+            prompt_tokens=counts.prompt_tokens,
+            cached_tokens=counts.cached_tokens,
+            computed_tokens=counts.computed_tokens,
+            generated_tokens=counts.generated_tokens,
+            retractions=counts.retractions,
+            steps=counts.steps,
+            components=tuple(map(self._use, self.cache.stats().components)),
+        )
+
+    def _use(self, pool: ComponentStats) -> wire.ComponentUse:
+        size = self.config.page_size
+        used = pool.referenced + pool.private
+        return wire.ComponentUse(pool.name, pool.capacity * size, used * size, pool.unreferenced * size)
+
+
+def load_engine(config: EngineConfig, path: Path) -> tuple[wire.Ready, Engine]:
+    """Raises ModelFileError and ConfigError."""
+    began = time.monotonic()
+    threads = config.threads or cores_available()
+    ops = choose_ops(threads)
+    model = load_model(read_gguf(path))
+    engine = Engine(config, model, ops)
+    return _ready(engine, path, threads, time.monotonic() - began), engine
+
+
+def _limits(config: EngineConfig, sizing: Sizing) -> Limits:
+    return Limits(
+        max_running=config.max_running_requests,
+        chunk_tokens=config.chunked_prefill_size,
+        context=sizing.layout.context,
+    )
+
+
+def _ready(engine: Engine, path: Path, threads: int, seconds: float) -> wire.Ready:
+    spec, layout = engine.model.spec, engine.sizing.layout
+    return wire.Ready(
+        pid=os.getpid(),
+        model=path.stem,
+        architecture=spec.architecture,
+        context=layout.context,
+        weights_bytes=weights_bytes(engine.model.weights),
+        components=tuple(_component(engine, number) for number in range(len(spec.components))),
+        page_size=layout.page_size,
+        threads=threads,
+        isa=engine.ops.isa,
+        max_running_requests=layout.rows,
+        chunked_prefill_size=engine.config.chunked_prefill_size,
+        load_seconds=seconds,
+    )
+
+
+def _component(engine: Engine, number: int) -> wire.ComponentInfo:
+    layers = engine.model.spec.layers_of(number)
+    return wire.ComponentInfo(
+        name=engine.model.spec.components[number].name,
+        layers=len(layers),
+        window=layers[0].attention.window,
+        tokens=engine.sizing.layout.pages[number] * engine.config.page_size,
+        bytes=engine.sizing.bytes[number],
+    )

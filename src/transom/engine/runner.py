@@ -1,0 +1,33 @@
+"""The runner that is a model: copies, then one forward, then one choice per span that samples."""
+
+from collections.abc import Sequence
+
+from transom.engine.batch import assemble, choices
+from transom.models.decoder import forward
+from transom.models.spec import Model
+from transom.ops.protocol import I32, F32, Ops
+from transom.ops.store import KVStore
+from transom.values import Choice, StepResult, StepWork
+
+
+class ModelRunner:
+    """Owns the KV bytes, mutable. `tables` are the cache's row tables, int32 `[rows, pages]`, read in place."""
+
+    def __init__(self, ops: Ops, model: Model, store: KVStore, tables: Sequence[I32]) -> None:
+        self._ops = ops
+        self._model = model
+        self._kv = tuple(store.paged(component, table) for component, table in enumerate(tables))
+
+    def run(self, work: StepWork) -> StepResult:
+        logits = self.logits(work)
+        if len(logits) == 0:
+            return StepResult((None,) * len(work.spans))
+        tokens, logprobs = self._ops.choose(logits, choices(work))
+        chosen = iter(map(Choice, tokens.tolist(), logprobs.tolist()))
+        return StepResult(tuple(None if span.sampling is None else next(chosen) for span in work.spans))
+
+    def logits(self, work: StepWork) -> F32:
+        """The step, up to the logits `[spans that sample, vocabulary]`."""
+        for copy in work.copies:
+            self._ops.copy_pages(self._kv[copy.component], copy.source, copy.target, copy.tokens)
+        return forward(self._ops, self._model, self._kv, assemble(work))

@@ -1,0 +1,90 @@
+"""How large the pools are: from what was configured to pages per component and the served context."""
+
+from dataclasses import dataclass, replace
+
+from transom.config import EngineConfig
+from transom.errors import ConfigError
+from transom.kv.components import first_needed, is_rooted
+from transom.kv.layout import CacheLayout, PrefixCaching, longest_alone
+from transom.models.spec import ModelSpec
+from transom.ops.store import KVType, PageShape
+from transom.values import ComponentSpec
+
+TOKENS_DEFAULT = 32_768
+"""Full-attention tokens kept when nothing is said."""
+WINDOWS_KEPT = 24
+"""Windows the window pool holds when no ratio is given, chunks in flight aside: running requests' and islands'."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sizing:
+    """What the pools are. `shapes` and `layout.pages` have one entry per component."""
+
+    layout: CacheLayout
+    shapes: tuple[PageShape, ...]
+
+    @property
+    def bytes(self) -> tuple[int, ...]:
+        return tuple(n * shape.page_bytes for n, shape in zip(self.layout.pages, self.shapes, strict=True))
+
+
+def size_pools(spec: ModelSpec, config: EngineConfig) -> Sizing:
+    """Raises ConfigError, naming the minimum, if no request could run."""
+    shapes = spec.page_shapes(config.page_size, KVType(config.kv_dtype))
+    pages = _pages(spec, config, shapes)
+    caching = PrefixCaching.OFF if config.disable_radix_cache else PrefixCaching.ON
+    layout = CacheLayout(
+        components=spec.components,
+        pages=pages,
+        page_size=config.page_size,
+        rows=config.max_running_requests,
+        context=spec.context,
+        prefix_caching=caching,
+    )
+    context = longest_alone(layout, chunk=1)
+    if context < 2:
+        raise ConfigError(_too_small(layout))
+    return Sizing(replace(layout, context=context), shapes)
+
+
+def _too_small(layout: CacheLayout) -> str:
+    have = ", ".join(f"{c.name} {n}" for c, n in zip(layout.components, layout.pages, strict=True))
+    return (
+        f"the KV pools ({have} pages of {layout.page_size} tokens) cannot hold a request of two tokens; "
+        "raise --kv-bytes or --max-total-tokens"
+    )
+
+
+def _pages(spec: ModelSpec, config: EngineConfig, shapes: tuple[PageShape, ...]) -> tuple[int, ...]:
+    """Full components hold `tokens`, window components their share of it."""
+    tokens = config.max_total_tokens or min(TOKENS_DEFAULT, spec.context)
+    if config.kv_bytes is not None:
+        tokens = _tokens_for(spec, config, shapes, config.kv_bytes)
+    return _pages_for(spec, config, tokens)
+
+
+def _pages_for(spec: ModelSpec, config: EngineConfig, tokens: int) -> tuple[int, ...]:
+    return tuple(_tokens_of(c, config, tokens) // config.page_size for c in spec.components)
+
+
+def _tokens_of(component: ComponentSpec, config: EngineConfig, tokens: int) -> int:
+    """The part of `tokens` positions that a component's pool holds."""
+    if is_rooted(component, tokens):
+        return tokens
+    if config.swa_full_tokens_ratio is not None:
+        return int(tokens * config.swa_full_tokens_ratio)
+    window = tokens - first_needed(component, tokens) + 1
+    return min(tokens, WINDOWS_KEPT * window + 2 * config.chunked_prefill_size)
+
+
+def _tokens_for(spec: ModelSpec, config: EngineConfig, shapes: tuple[PageShape, ...], budget: int) -> int:
+    """The most tokens whose pages fit `budget` bytes, by bisection: bytes grow with tokens."""
+    low, high = 0, spec.context * config.max_running_requests
+    while low < high:
+        middle = (low + high + 1) // 2
+        pages = _pages_for(spec, config, middle)
+        if sum(n * shape.page_bytes for n, shape in zip(pages, shapes, strict=True)) <= budget:
+            low = middle
+        else:
+            high = middle - 1
+    return low

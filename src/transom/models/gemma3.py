@@ -1,0 +1,139 @@
+"""Gemma 3 (text): five window layers to one full layer, norms before and after each block.
+
+Source: the Gemma 3 technical report (2025) and the keys llama.cpp's converter writes. What the file does not
+say -- the pattern of layers and the rope base of window layers -- is the architecture's.
+"""
+
+from math import sqrt
+
+from transom.errors import ModelFileError
+from transom.models.spec import LayerSpec, LayerWeights, Model, ModelSpec, ModelWeights, Rope
+from transom.ops.protocol import AttentionShape, Precision
+from transom.values import Full, Window
+from transom.weights.gguf import GgufFile, GgufTensor
+from transom.weights.packing import pack, vector
+
+ARCHITECTURE = "gemma3"
+PATTERN = 6
+"""Every sixth layer is full."""
+LOCAL_ROPE_BASE = 10_000.0
+"""Of window layers; full layers have the file's."""
+FULL, WINDOW = 0, 1
+"""Component indices."""
+
+
+def load(file: GgufFile) -> Model:
+    """Raises ModelFileError, naming what is missing or of the wrong shape."""
+    spec = _spec(file)
+    layers = tuple(_layer(file, spec, number) for number in range(len(spec.layers)))
+    embedding = pack([_matrix(file, "token_embd.weight", spec.vocabulary, spec.dim)], Precision.INT16)
+    head = embedding
+    if "output.weight" in file.tensors:
+        head = pack([_matrix(file, "output.weight", spec.vocabulary, spec.dim)], Precision.INT16)
+    final_norm = vector(_vector(file, "output_norm.weight", spec.dim))
+    return Model(spec, ModelWeights(embedding, layers, final_norm, head))
+
+
+def _spec(file: GgufFile) -> ModelSpec:
+    meta = file.metadata
+    dim = meta.integer("gemma3.embedding_length")
+    layers = meta.integer("gemma3.block_count")
+    heads = meta.integer("gemma3.attention.head_count")
+    kv_heads = meta.integer("gemma3.attention.head_count_kv", heads)
+    head_dim = meta.integer("gemma3.attention.key_length", 256)
+    window = meta.integer("gemma3.attention.sliding_window")
+    rope_base = meta.number("gemma3.rope.freq_base", 1_000_000.0)
+    factor = meta.number("gemma3.rope.scaling.factor", 1.0)
+    _require_sane(file, layers, heads, kv_heads, head_dim, window)
+    full = AttentionShape(heads, kv_heads, head_dim, None, _score_scale(layers, dim, heads, head_dim))
+    sliding = AttentionShape(heads, kv_heads, head_dim, window, full.scale)
+    return ModelSpec(
+        name=meta.text("general.name", file.path.stem),
+        architecture=ARCHITECTURE,
+        vocabulary=_rows(file.tensor("token_embd.weight")),
+        dim=dim,
+        context=meta.integer("gemma3.context_length"),
+        eps=meta.number("gemma3.attention.layer_norm_rms_epsilon", 1e-6),
+        embed_scale=sqrt(dim),
+        components=(Full(), Window(window)),
+        layers=_layers(
+            layers, full, sliding, Rope(rope_base, head_dim, factor), Rope(LOCAL_ROPE_BASE, head_dim)
+        ),
+    )
+
+
+def _layers(
+    count: int, full: AttentionShape, sliding: AttentionShape, far: Rope, near: Rope
+) -> tuple[LayerSpec, ...]:
+    return tuple(
+        LayerSpec(FULL, number // PATTERN, full, far)
+        if number % PATTERN == PATTERN - 1
+        else LayerSpec(WINDOW, number - number // PATTERN, sliding, near)
+        for number in range(count)
+    )
+
+
+def _score_scale(layers: int, dim: int, heads: int, head_dim: int) -> float:
+    # The 27B, known by its 62 layers, alone divides by dim / heads instead of head_dim.
+    return 1.0 / sqrt(dim // heads if layers == 62 else head_dim)
+
+
+def _require_sane(file: GgufFile, layers: int, heads: int, kv_heads: int, head_dim: int, window: int) -> None:
+    if layers < PATTERN:
+        raise ModelFileError(f"{file.path}: gemma3.block_count is {layers}; at least {PATTERN} are needed")
+    if kv_heads < 1 or heads < 1 or heads % kv_heads:
+        raise ModelFileError(f"{file.path}: {heads} heads do not divide among {kv_heads} key heads")
+    if head_dim < 32 or head_dim % 32:
+        raise ModelFileError(
+            f"{file.path}: gemma3.attention.key_length is {head_dim}; a multiple of 32 is needed"
+        )
+    if window < 1:
+        raise ModelFileError(f"{file.path}: gemma3.attention.sliding_window is {window}")
+
+
+def _layer(file: GgufFile, spec: ModelSpec, number: int) -> LayerWeights:
+    shape = spec.layers[number].attention
+    dim, q, kv = spec.dim, shape.heads * shape.head_dim, shape.kv_heads * shape.head_dim
+    prefix = f"blk.{number}."
+    hidden = _rows(file.tensor(f"{prefix}ffn_gate.weight"))
+
+    def matrix(name: str, out: int, width: int) -> GgufTensor:
+        return _matrix(file, f"{prefix}{name}.weight", out, width)
+
+    def norm(name: str, size: int) -> GgufTensor:
+        return _vector(file, f"{prefix}{name}.weight", size)
+
+    return LayerWeights(
+        attention_norm=vector(norm("attn_norm", dim)),
+        query_norm=vector(norm("attn_q_norm", shape.head_dim)),
+        key_norm=vector(norm("attn_k_norm", shape.head_dim)),
+        qkv=pack(
+            [matrix("attn_q", q, dim), matrix("attn_k", kv, dim), matrix("attn_v", kv, dim)], Precision.INT8
+        ),
+        output=pack([matrix("attn_output", dim, q)], Precision.INT8),
+        attention_post_norm=vector(norm("post_attention_norm", dim)),
+        mlp_norm=vector(norm("ffn_norm", dim)),
+        gate_up=pack([matrix("ffn_gate", hidden, dim), matrix("ffn_up", hidden, dim)], Precision.INT8),
+        down=pack([matrix("ffn_down", dim, hidden)], Precision.INT8),
+        mlp_post_norm=vector(norm("post_ffw_norm", dim)),
+    )
+
+
+def _rows(tensor: GgufTensor) -> int:
+    if len(tensor.shape) != 2:
+        raise tensor.error(f"shape {tensor.shape}, where a matrix is expected")
+    return tensor.shape[0]
+
+
+def _matrix(file: GgufFile, name: str, out: int, width: int) -> GgufTensor:
+    tensor = file.tensor(name)
+    if tensor.shape != (out, width):
+        raise tensor.error(f"shape {tensor.shape}, where {(out, width)} is expected")
+    return tensor
+
+
+def _vector(file: GgufFile, name: str, size: int) -> GgufTensor:
+    tensor = file.tensor(name)
+    if tensor.shape != (size,):
+        raise tensor.error(f"shape {tensor.shape}, where {(size,)} is expected")
+    return tensor

@@ -1,0 +1,108 @@
+"""A model as data: what its layers read and write, and the weights that go with it."""
+
+from dataclasses import dataclass
+
+from transom.ops.protocol import F32, AttentionShape, FloatMatrix, Matrix
+from transom.ops.store import KVType, PageShape
+from transom.values import ComponentSpec
+
+
+@dataclass(frozen=True, slots=True)
+class Rope:
+    """Rotary positions: pair i of `dim / 2` turns by position / factor * base ** (-2 i / dim)."""
+
+    base: float
+    dim: int
+    factor: float = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class LayerSpec:
+    """One decoder layer. It stores its keys and values as layer `index` of component `component`."""
+
+    component: int
+    index: int
+    attention: AttentionShape
+    rope: Rope
+
+
+@dataclass(frozen=True, slots=True)
+class ModelSpec:
+    """Everything about a model but its weights. `context` is the most tokens it was trained for."""
+
+    name: str
+    architecture: str
+    vocabulary: int
+    dim: int
+    context: int
+    eps: float
+    embed_scale: float
+    components: tuple[ComponentSpec, ...]
+    layers: tuple[LayerSpec, ...]
+
+    def __post_init__(self) -> None:
+        for component in range(len(self.components)):
+            indices = [layer.index for layer in self.layers if layer.component == component]
+            assert indices == list(range(len(indices))) and indices, (component, indices)
+
+    def layers_of(self, component: int) -> tuple[LayerSpec, ...]:
+        return tuple(layer for layer in self.layers if layer.component == component)
+
+    def page_shapes(self, page_size: int, kv_type: KVType) -> tuple[PageShape, ...]:
+        """What a page of each component holds."""
+        return tuple(
+            self._page_shape(component, page_size, kv_type) for component in range(len(self.components))
+        )
+
+    def _page_shape(self, component: int, page_size: int, kv_type: KVType) -> PageShape:
+        layers = self.layers_of(component)
+        shapes = {(layer.attention.kv_heads, layer.attention.head_dim) for layer in layers}
+        assert len(shapes) == 1, f"layers of one component store alike, not {shapes}"
+        kv_heads, head_dim = shapes.pop()
+        return PageShape(len(layers), page_size, kv_heads, head_dim, kv_type)
+
+
+@dataclass(frozen=True, slots=True)
+class LayerWeights:
+    """Norms float32; `qkv` stacks q, k, v and `gate_up` gates, ups along `out`. None: the model has no such norm."""
+
+    attention_norm: F32
+    query_norm: F32 | None
+    key_norm: F32 | None
+    qkv: Matrix
+    output: Matrix
+    attention_post_norm: F32
+    mlp_norm: F32
+    gate_up: Matrix
+    down: Matrix
+    mlp_post_norm: F32
+
+
+@dataclass(frozen=True, slots=True)
+class ModelWeights:
+    """`embedding` and `head` may be one matrix."""
+
+    embedding: Matrix
+    layers: tuple[LayerWeights, ...]
+    final_norm: F32
+    head: Matrix
+
+
+@dataclass(frozen=True, slots=True)
+class Model:
+    spec: ModelSpec
+    weights: ModelWeights
+
+
+def weights_bytes(weights: ModelWeights) -> int:
+    """Bytes of all matrices, each counted once. Norms are too small to count."""
+    matrices = [weights.embedding, weights.head]
+    for layer in weights.layers:
+        matrices += [layer.qkv, layer.output, layer.gate_up, layer.down]
+    return sum({id(matrix): _matrix_bytes(matrix) for matrix in matrices}.values())
+
+
+def _matrix_bytes(matrix: Matrix) -> int:
+    if isinstance(matrix, FloatMatrix):
+        return matrix.values.nbytes
+    return matrix.codes.nbytes + matrix.scales.nbytes + (0 if matrix.minima is None else matrix.minima.nbytes)
