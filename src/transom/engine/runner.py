@@ -5,13 +5,13 @@ from collections.abc import Sequence
 from transom.engine.batch import assemble, choices
 from transom.models.decoder import forward
 from transom.models.spec import Model
-from transom.ops.protocol import I32, F32, Ops
+from transom.ops.protocol import F32, I32, Ops
 from transom.ops.store import KVStore
 from transom.values import Choice, StepResult, StepWork
 
 
 class ModelRunner:
-    """Owns the KV bytes, mutable. `tables` are the cache's row tables, int32 `[rows, pages]`, read in place."""
+    """Writes the KV bytes. `tables` are the cache's row tables, int32 `[rows, pages]`, read where they lie."""
 
     def __init__(self, ops: Ops, model: Model, store: KVStore, tables: Sequence[I32]) -> None:
         self._ops = ops

@@ -13,7 +13,7 @@ from transom.values import ComponentSpec
 TOKENS_DEFAULT = 32_768
 """Full-attention tokens kept when nothing is said."""
 WINDOWS_KEPT = 24
-"""Windows the window pool holds when no ratio is given, chunks in flight aside: running requests' and islands'."""
+"""Windows, of running requests and of cached prefixes, that a pool has room for when no ratio is given."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,7 @@ from transom.ops.protocol import F32, I32, Ops, PagedKV, SpanRows
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """The tokens of one step, all spans end to end. `wanted`: int32 indices of tokens whose logits are wanted."""
+    """The tokens of one step, all spans end to end. `wanted`: int32 indices of tokens to have logits."""
 
     tokens: I32
     spans: SpanRows

@@ -64,7 +64,7 @@ class ModelSpec:
 
 @dataclass(frozen=True, slots=True)
 class LayerWeights:
-    """Norms float32; `qkv` stacks q, k, v and `gate_up` gates, ups along `out`. None: the model has no such norm."""
+    """Norms are float32, None where a model has none; `qkv` stacks q, k, v and `gate_up` gates, ups along `out`."""
 
     attention_norm: F32
     query_norm: F32 | None
