@@ -1,0 +1,86 @@
+"""Configuration: two frozen dataclasses, resolved once and checked at construction."""
+
+import os
+import re
+from dataclasses import dataclass
+
+from transom.errors import ConfigError
+
+KV_DTYPES = ("float16", "float32")
+LOG_LEVELS = ("debug", "info", "warning", "error")
+
+_BYTES = re.compile(r"(\d+(?:\.\d+)?)\s*([kmgt]?)(?:i?b)?", re.IGNORECASE)
+_UNITS = {"": 0, "k": 10, "m": 20, "g": 30, "t": 40}
+
+
+def parse_bytes(text: str) -> int:
+    """`512M`, `1G`, `1.5GiB` or a plain number of bytes; units are powers of 1024. ConfigError otherwise."""
+    match = _BYTES.fullmatch(text.strip())
+    if match is None:
+        raise ConfigError(f"{text!r} is not a size; write for example 512M or 1G")
+    number, unit = match.groups()
+    return int(float(number) * (1 << _UNITS[unit.lower()]))
+
+
+@dataclass(frozen=True, slots=True)
+class EngineConfig:
+    """What the engine is built from. `None` means: chosen at start, and printed."""
+
+    model: str | None = None
+    """A GGUF file; None is the built-in default model."""
+    page_size: int = 16
+    chunked_prefill_size: int = 512
+    max_total_tokens: int | None = None
+    kv_bytes: int | None = None
+    swa_full_tokens_ratio: float | None = None
+    max_running_requests: int = 32
+    disable_radix_cache: bool = False
+    threads: int | None = None
+    paranoid: bool = False
+    kv_dtype: str = "float16"
+
+    def __post_init__(self) -> None:
+        _within("--page-size", self.page_size, 1, 4096)
+        _within("--chunked-prefill-size", self.chunked_prefill_size, 1, 1 << 20)
+        _within("--max-total-tokens", self.max_total_tokens, 1, 1 << 31)
+        _within("--kv-bytes", self.kv_bytes, 1, 1 << 50)
+        _within("--max-running-requests", self.max_running_requests, 1, 4096)
+        _within("--threads", self.threads, 1, 1024)
+        ratio = self.swa_full_tokens_ratio
+        if ratio is not None and not 0 < ratio <= 1:
+            raise ConfigError(f"--swa-full-tokens-ratio is {ratio:g}; it must be above 0 and at most 1")
+        if self.kv_dtype not in KV_DTYPES:
+            raise ConfigError(f"--kv-dtype is {self.kv_dtype!r}; it must be one of {', '.join(KV_DTYPES)}")
+        if self.kv_bytes is not None and self.max_total_tokens is not None:
+            raise ConfigError("--kv-bytes and --max-total-tokens both size the KV pools; give one of them")
+
+
+@dataclass(frozen=True, slots=True)
+class ServerConfig:
+    """Where and how the HTTP server listens."""
+
+    host: str = "127.0.0.1"
+    port: int = 8000
+    """0 lets the system choose one."""
+    served_model_name: str | None = None
+    log_level: str = "info"
+    body_bytes_max: int = 16 << 20
+
+    def __post_init__(self) -> None:
+        _within("--port", self.port, 0, 65535)
+        if self.log_level not in LOG_LEVELS:
+            raise ConfigError(f"--log-level is {self.log_level!r}; it must be one of {', '.join(LOG_LEVELS)}")
+        if self.served_model_name == "":
+            raise ConfigError("--served-model-name must not be empty")
+
+
+def cores_available() -> int:
+    """Cores this process may run on, which in a container can be fewer than the machine has."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+def _within(flag: str, value: int | None, low: int, high: int) -> None:
+    if value is not None and not low <= value <= high:
+        raise ConfigError(f"{flag} is {value}; it must be between {low} and {high}")

@@ -1,0 +1,340 @@
+"""The server's side of the engine: starts it, talks to it, notices its death, stops it."""
+
+import asyncio
+import contextlib
+import logging
+import os
+import shutil
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Self
+
+import zmq
+
+from transom import wire
+from transom.config import EngineConfig
+from transom.engine import launch
+from transom.errors import EngineDied, TransomError
+from transom.values import Sampling, Tokens
+
+log = logging.getLogger("transom.engine")
+
+ENGINE_COMMAND = (sys.executable, "-m", launch.MODULE)
+STOP_SECONDS = 2.0
+KILL_SECONDS = 1.0
+SOCKET_PATH_MAX = 100
+"""A Unix socket's path is at most 107 bytes; a longer temporary directory is passed over for /tmp."""
+
+Reply = wire.TokenOut | wire.EndOut
+
+NOTHING_YET = wire.Stats(0, 0, 0, 0, 0, 0, 0, 0, 0, ())
+
+
+@dataclass(frozen=True, slots=True)
+class Prompt:
+    """What to generate from, and how: `wire.Submit` without its number."""
+
+    tokens: Tokens
+    max_tokens: int
+    stop_ids: tuple[int, ...]
+    sampling: Sampling
+    priority: int = 0
+    salt: str = ""
+
+
+class Replies:
+    """The engine's answers to one group of requests, in order of arrival. Mutable, one reader.
+
+    Use it as a context manager: leaving it, by whatever way, aborts what has not ended.
+    """
+
+    def __init__(self, client: "EngineClient") -> None:
+        self._client = client
+        self._arrived: list[Reply] = []
+        self._open: set[int] = set()
+        self._waiter: asyncio.Future[None] | None = None
+        self._death: EngineDied | None = None
+
+    def submit(self, prompt: Prompt) -> int:
+        """Send one more request; its number. EngineDied if there is nobody to send it to."""
+        number = self._client._submit(prompt, self)
+        self._open.add(number)
+        return number
+
+    async def take(self) -> list[Reply]:
+        """Everything that has arrived since the last call, at least one. EngineDied if no more will come."""
+        while not self._arrived:
+            if self._death is not None:
+                raise self._death
+            self._waiter = asyncio.get_running_loop().create_future()
+            try:
+                await self._waiter
+            finally:
+                self._waiter = None
+        arrived, self._arrived = self._arrived, []
+        return arrived
+
+    def abort(self, number: int) -> None:
+        """Ask for an early end. The request's EndOut still arrives; asking again does nothing."""
+        if number in self._open:
+            self._client._abort(number)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for number in self._open:
+            self._client._forget(number)
+        self._open.clear()
+
+    # Called by the client.
+
+    def deliver(self, reply: Reply) -> None:
+        self._arrived.append(reply)
+        if type(reply) is wire.EndOut:
+            self._open.discard(reply.id)
+        self._wake()
+
+    def fail(self, death: EngineDied) -> None:
+        self._death = death
+        self._open.clear()
+        self._wake()
+
+    def _wake(self) -> None:
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_result(None)
+
+
+class EngineClient:
+    """Owns one engine process, its socket and the table of requests in flight. Mutable.
+
+    Belongs to the event loop it was started in. There is no restart: a dead engine stays dead.
+    """
+
+    def __init__(self, config: EngineConfig, command: Sequence[str] = ENGINE_COMMAND) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._in_flight: dict[int, Replies] = {}
+        self._flushes: dict[int, asyncio.Future[None]] = {}
+        self._next_number = 1
+        self._death: EngineDied | None = None
+        self._started: asyncio.Future[wire.Ready] = self._loop.create_future()
+        self._stats = NOTHING_YET
+        self._progress_at = time.monotonic()
+        self._open_socket()
+        self._child, self._pipe = _spawn(command, launch.Launch(self._endpoint, config))
+        self._loop.add_reader(self._pipe, self._on_death)
+        self._loop.add_reader(self._socket.fileno(), self._drain)
+
+    @classmethod
+    async def start(cls, config: EngineConfig, command: Sequence[str] = ENGINE_COMMAND) -> Self:
+        """A client whose engine is ready. TransomError, of one line, if it cannot be."""
+        client = cls(config, command)
+        try:
+            await asyncio.shield(client._started)
+        except BaseException:
+            await client.stop()
+            raise
+        return client
+
+    @property
+    def ready(self) -> wire.Ready:
+        """What the engine said when it had loaded."""
+        return self._started.result()
+
+    @property
+    def stats(self) -> wire.Stats:
+        """The latest snapshot."""
+        return self._stats
+
+    @property
+    def death(self) -> EngineDied | None:
+        """Why the engine serves no more, or None while it does."""
+        return self._death
+
+    @property
+    def in_flight(self) -> int:
+        return len(self._in_flight)
+
+    def stalled_seconds(self) -> float:
+        """How long requests have been in flight without a word from the engine; 0 when none are."""
+        return time.monotonic() - self._progress_at if self._in_flight else 0.0
+
+    def replies(self) -> Replies:
+        return Replies(self)
+
+    async def flush(self) -> None:
+        """Forget all cached prefixes; returns when the engine has. EngineDied."""
+        number = self._number()
+        self._send(wire.Flush(number))
+        done = self._flushes[number] = self._loop.create_future()
+        await done
+
+    def fail_in_flight(self, death: EngineDied) -> None:
+        """Answer whatever is in flight with an error; the engine is told to abort it."""
+        for number, replies in list(self._in_flight.items()):
+            self._forget(number)
+            replies.fail(death)
+
+    async def stop(self) -> None:
+        """End the engine: ask, then insist. Requests in flight get EngineDied. Can be called again."""
+        self._die(EngineDied("the server is shutting down"))
+        self._loop.remove_reader(self._pipe)
+        self._loop.remove_reader(self._socket.fileno())
+        with contextlib.suppress(zmq.Again):
+            self._socket.send(wire.encode(wire.Shutdown()), zmq.NOBLOCK)
+        try:
+            await asyncio.to_thread(_end, self._child)
+        finally:
+            self._pipe.close()
+            self._context.destroy(linger=0)
+            shutil.rmtree(self._directory, ignore_errors=True)
+
+    # ---------------------------------------------------------------- sending
+
+    def _submit(self, prompt: Prompt, replies: Replies) -> int:
+        number = self._number()
+        tokens = prompt.tokens.astype("<i4", copy=False).tobytes()
+        self._send(
+            wire.Submit(
+                number,
+                tokens,
+                prompt.max_tokens,
+                prompt.stop_ids,
+                prompt.sampling,
+                prompt.priority,
+                prompt.salt,
+            )
+        )
+        if not self._in_flight:
+            self._progress_at = time.monotonic()
+        self._in_flight[number] = replies
+        return number
+
+    def _abort(self, number: int) -> None:
+        with contextlib.suppress(EngineDied):
+            self._send(wire.Abort(number))
+
+    def _forget(self, number: int) -> None:
+        """Abort a request nobody reads any more."""
+        if self._in_flight.pop(number, None) is not None:
+            self._abort(number)
+
+    def _number(self) -> int:
+        number = self._next_number
+        self._next_number += 1
+        return number
+
+    def _send(self, message: wire.ToEngine) -> None:
+        if self._death is not None:
+            raise self._death
+        try:
+            self._socket.send(wire.encode(message), zmq.NOBLOCK)
+        except zmq.Again:
+            raise EngineDied("the engine process cannot be reached") from None
+        # The socket's descriptor signals edges, and sending may have swallowed one.
+        self._loop.call_soon(self._drain)
+
+    # ---------------------------------------------------------------- receiving
+
+    def _drain(self) -> None:
+        if self._socket.closed:
+            return
+        with contextlib.suppress(zmq.Again):
+            while True:
+                self._receive(wire.decode_from_engine(self._socket.recv(zmq.NOBLOCK)))
+
+    def _receive(self, message: wire.FromEngine) -> None:
+        self._progress_at = time.monotonic()
+        match message:
+            case wire.StepOut():
+                self._deliver(message)
+            case wire.Flushed():
+                flush = self._flushes.pop(message.id, None)
+                if flush is not None and not flush.done():
+                    flush.set_result(None)
+            case wire.Ready():
+                self._started.set_result(message)
+            case wire.Failed():
+                self._fail(message.message)
+
+    def _deliver(self, step: wire.StepOut) -> None:
+        self._stats = step.stats
+        in_flight = self._in_flight
+        for token in step.tokens:
+            replies = in_flight.get(token.id)
+            if replies is not None:
+                replies.deliver(token)
+        for end in step.ends:
+            replies = in_flight.pop(end.id, None)
+            if replies is not None:
+                replies.deliver(end)
+
+    # ---------------------------------------------------------------- the end
+
+    def _on_death(self) -> None:
+        """End of file: the process is gone. What it still said comes first."""
+        self._loop.remove_reader(self._pipe)
+        self._drain()
+        self._fail("the engine process ended unexpectedly")
+
+    def _fail(self, message: str) -> None:
+        if not self._started.done():
+            self._started.set_exception(TransomError(message))
+        elif self._death is None:
+            log.error("%s; requests get errors from now on", message)
+        self._die(EngineDied(message))
+
+    def _die(self, death: EngineDied) -> None:
+        if self._death is not None:
+            return
+        self._death = death
+        for replies in set(self._in_flight.values()):
+            replies.fail(death)
+        self._in_flight.clear()
+        for flush in self._flushes.values():
+            if not flush.done():
+                flush.set_exception(death)
+        self._flushes.clear()
+
+    def _open_socket(self) -> None:
+        self._directory = _private_directory()
+        self._endpoint = f"ipc://{self._directory}/engine"
+        self._context = zmq.Context()
+        self._socket = self._context.socket(zmq.DEALER)
+        self._socket.set_hwm(0)
+        self._socket.bind(self._endpoint)
+
+
+def _private_directory() -> Path:
+    """A new directory that only this user may enter."""
+    directory = Path(tempfile.mkdtemp(prefix="transom-"))
+    if len(os.fsencode(directory)) <= SOCKET_PATH_MAX:
+        return directory
+    directory.rmdir()
+    return Path(tempfile.mkdtemp(prefix="transom-", dir="/tmp"))
+
+
+def _spawn(command: Sequence[str], told: launch.Launch) -> tuple[subprocess.Popen[bytes], socket.socket]:
+    """Start the engine; the process, and the pipe that shows its end of file when it is gone."""
+    ours, theirs = socket.socketpair()
+    with theirs:
+        # A process group of its own: Ctrl-C in the terminal is for the server, which ends the engine.
+        child = subprocess.Popen(command, stdin=theirs.fileno(), process_group=0)
+    ours.sendall(launch.encode(told) + b"\n")
+    return child, ours
+
+
+def _end(child: subprocess.Popen[bytes]) -> None:
+    for insist, seconds in ((child.terminate, STOP_SECONDS), (child.kill, KILL_SECONDS)):
+        try:
+            child.wait(seconds)
+            return
+        except subprocess.TimeoutExpired:
+            insist()
+    child.wait()

@@ -1,0 +1,189 @@
+"""The ASGI application: routes, error shapes, request ids."""
+
+import time
+import uuid
+from dataclasses import dataclass, field
+from typing import Any
+
+import msgspec
+from prometheus_client import CONTENT_TYPE_LATEST
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import Response
+from starlette.routing import Route
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from transom.engine.client import EngineClient
+from transom.errors import EngineDied
+from transom.server import schema
+from transom.server.errors import Problem, Refused, not_found, problem_of, too_large, unavailable
+from transom.server.intake import Intake
+from transom.server.metrics import Metrics
+from transom.server.sending import GenerationResponse, Job
+
+STALLED_SECONDS_MAX = 120.0
+"""A step takes milliseconds, on the slowest path seconds; an engine silent for longer is not healthy."""
+REQUEST_ID_BYTES_MAX = 128
+
+
+@dataclass(frozen=True, slots=True)
+class Service:
+    """The endpoints, and what they need."""
+
+    client: EngineClient
+    intake: Intake
+    metrics: Metrics
+    body_bytes_max: int
+    created: int = field(default_factory=lambda: int(time.time()))
+
+    def routes(self) -> list[Route]:
+        return [
+            Route("/v1/completions", self.completions, methods=["POST"]),
+            Route("/v1/chat/completions", self.chat_completions, methods=["POST"]),
+            Route("/v1/models", self.models),
+            Route("/v1/models/{model:path}", self.model),
+            Route("/health", self.health),
+            Route("/flush_cache", self.flush_cache, methods=["GET", "POST"]),
+            Route("/metrics", self.metrics_text),
+        ]
+
+    async def completions(self, request: Request) -> GenerationResponse:
+        body = await self._body(request)
+        try:
+            decoded = schema.decode_completion(body)
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+            raise schema.refusal(error) from None
+        return self._respond(await self.intake.completion(decoded))
+
+    async def chat_completions(self, request: Request) -> GenerationResponse:
+        body = await self._body(request)
+        try:
+            decoded = schema.decode_chat(body)
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+            raise schema.refusal(error) from None
+        return self._respond(await self.intake.chat(decoded))
+
+    async def models(self, request: Request) -> Response:
+        return _json({"object": "list", "data": [self._model_card()]})
+
+    async def model(self, request: Request) -> Response:
+        name = request.path_params["model"]
+        if name != self.intake.served_name:
+            raise not_found(
+                f"the model {name[:200]!r} is not served here; {self.intake.served_name!r} is",
+                "model",
+                "model_not_found",
+            )
+        return _json(self._model_card())
+
+    async def health(self, request: Request) -> Response:
+        """Whether the engine lives and moves. Never waits for it."""
+        if self.client.death is not None:
+            return unavailable(str(self.client.death)).response()
+        stalled = self.client.stalled_seconds()
+        if stalled > STALLED_SECONDS_MAX:
+            return unavailable(f"the engine has not finished a step for {stalled:.0f} seconds").response()
+        return _json({"status": "ok"})
+
+    async def flush_cache(self, request: Request) -> Response:
+        """Running requests go on; what they leave behind is filed under the old, forgotten prefixes."""
+        await self.client.flush()
+        return _json({"status": "ok"})
+
+    async def metrics_text(self, request: Request) -> Response:
+        return Response(self.metrics.text(), headers={"content-type": CONTENT_TYPE_LATEST})
+
+    def _respond(self, job: Job) -> GenerationResponse:
+        return GenerationResponse(job, self.client, self.metrics)
+
+    def _model_card(self) -> dict[str, object]:
+        return {
+            "id": self.intake.served_name,
+            "object": "model",
+            "created": self.created,
+            "owned_by": "transom",
+            "max_model_len": self.intake.context,
+        }
+
+    async def _body(self, request: Request) -> bytes:
+        """The whole body, or 413 as soon as it is known to be too large."""
+        limit = self.body_bytes_max
+        declared = request.headers.get("content-length", "")
+        if declared.isdigit() and int(declared) > limit:
+            raise too_large(f"the body has {declared[:30]} bytes; at most {limit} are accepted")
+        pieces, size = [], 0
+        async for piece in request.stream():
+            size += len(piece)
+            if size > limit:
+                raise too_large(f"the body has more than {limit} bytes, the most that is accepted")
+            pieces.append(piece)
+        return b"".join(pieces)
+
+
+def build_app(service: Service) -> ASGIApp:
+    """The application for one running engine."""
+    handlers: dict[Any, Any] = {
+        HTTPException: _http_problem,
+        ClientDisconnect: _nobody,
+        Exception: _problem,
+        Refused: _problem,
+        EngineDied: _problem,
+    }
+    from transom.errors import BadRequest
+
+    handlers[BadRequest] = _problem
+    return RequestIds(Starlette(routes=service.routes(), exception_handlers=handlers))
+
+
+async def _problem(request: Request, error: Exception) -> Response:
+    return problem_of(error).response()
+
+
+async def _nobody(request: Request, error: Exception) -> Response:
+    """The client left while sending its body; nobody reads this."""
+    return Response(status_code=400)
+
+
+async def _http_problem(request: Request, error: HTTPException) -> Response:
+    """Starlette's own: no such route, or not with this method."""
+    words = {
+        404: f"there is no {request.url.path}",
+        405: f"{request.url.path} does not take {request.method}",
+    }
+    message = words.get(error.status_code, error.detail)
+    headers = dict(error.headers or {})
+    return Problem(error.status_code, message, "invalid_request_error", None, None, headers).response()
+
+
+def _json(value: object) -> Response:
+    return Response(msgspec.json.encode(value), media_type="application/json")
+
+
+class RequestIds:
+    """Gives every response an x-request-id: the client's own if it sent a sane one."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        header = (b"x-request-id", _request_id(scope))
+
+        async def send_with_id(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                message["headers"] = [*message["headers"], header]
+            await send(message)
+
+        await self._app(scope, receive, send_with_id)
+
+
+def _request_id(scope: Scope) -> bytes:
+    for name, value in scope["headers"]:
+        if name == b"x-request-id" and len(value) <= REQUEST_ID_BYTES_MAX and value.isascii():
+            text = value.decode("ascii")
+            if text.isprintable() and text:
+                return bytes(value)
+    return uuid.uuid4().hex.encode()

@@ -1,0 +1,79 @@
+"""What a person sees when the server is up: one screen, every number that was chosen for them."""
+
+import sys
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from transom import wire
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    label: str
+    text: str
+
+
+def banner_lines(ready: wire.Ready, served_name: str, url: str) -> list[Line]:
+    return [
+        Line("model", f"{served_name} ({ready.architecture}), {_layers(ready.components)}"),
+        Line("weights", _bytes(ready.weights_bytes)),
+        *(Line(f"KV {part.name}", _pool(part)) for part in ready.components),
+        Line("context", f"{ready.context:,} tokens served"),
+        Line(
+            "steps",
+            f"up to {ready.max_running_requests} requests, {ready.chunked_prefill_size} tokens; "
+            f"pages of {ready.page_size}",
+        ),
+        Line("threads", f"{ready.threads}, {ready.isa}"),
+        Line("ready", f"in {ready.load_seconds:.1f} s at {url}"),
+    ]
+
+
+def curl_line(served_name: str, url: str) -> str:
+    """To paste into another terminal."""
+    body = f'{{"model": "{served_name}", "prompt": "The capital of France is", "max_tokens": 16}}'
+    return f"curl {url}/v1/completions -H 'Content-Type: application/json' -d '{body}'"
+
+
+def show(ready: wire.Ready, served_name: str, url: str) -> None:
+    """Print the screen; in colour on a terminal only."""
+    lines, curl = banner_lines(ready, served_name, url), curl_line(served_name, url)
+    if sys.stdout.isatty():
+        _show_coloured(lines, curl)
+    else:
+        print("\n".join([f"{line.label:<12}{line.text}" for line in lines] + ["", curl]), flush=True)
+
+
+def _show_coloured(lines: list[Line], curl: str) -> None:
+    from rich.console import Console
+    from rich.text import Text
+
+    console = Console(highlight=False, soft_wrap=True)
+    console.print(Text("Transom", style="bold cyan"))
+    for line in lines:
+        console.print(Text(f"  {line.label:<12}", style="dim"), Text(line.text), sep="")
+    console.print()
+    console.print(Text(curl, style="green"))
+    console.print(Text("Ctrl-C stops.", style="dim"))
+
+
+def _layers(components: Iterable[wire.ComponentInfo]) -> str:
+    return ", ".join(
+        f"{part.layers} full layers"
+        if part.window is None
+        else f"{part.layers} layers of window {part.window}"
+        for part in components
+    )
+
+
+def _pool(part: wire.ComponentInfo) -> str:
+    return f"{part.tokens:,} tokens, {_bytes(part.bytes)}"
+
+
+def _bytes(count: int) -> str:
+    value, unit = float(count), "B"
+    for larger in ("KiB", "MiB", "GiB"):
+        if value < 1024:
+            break
+        value, unit = value / 1024, larger
+    return f"{value:.0f} {unit}" if value >= 100 or unit == "B" else f"{value:.1f} {unit}"

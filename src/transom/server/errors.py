@@ -1,0 +1,74 @@
+"""Errors over HTTP, in OpenAI's shape: `{"error": {"message", "type", "param", "code"}}`."""
+
+from dataclasses import dataclass, field
+
+import msgspec
+from starlette.responses import Response
+
+from transom.errors import BadRequest, EngineDied, TransomError
+
+RETRY_AFTER_SECONDS = 10
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """What the client is told, and with which status."""
+
+    status: int
+    message: str
+    type: str
+    param: str | None = None
+    code: str | None = None
+    headers: dict[str, str] = field(default_factory=dict)
+
+    def body(self) -> bytes:
+        return msgspec.json.encode(
+            {"error": {"message": self.message, "type": self.type, "param": self.param, "code": self.code}}
+        )
+
+    def response(self) -> Response:
+        return Response(self.body(), self.status, self.headers, media_type="application/json")
+
+
+class Refused(TransomError):
+    """Ends the handling of a request with a `Problem`."""
+
+    def __init__(self, problem: Problem) -> None:
+        super().__init__(problem.message)
+        self.problem = problem
+
+
+def bad_request(message: str, param: str | None = None, code: str | None = "invalid_value") -> Refused:
+    return Refused(Problem(400, message, "invalid_request_error", param, code))
+
+
+def not_found(message: str, param: str | None = None, code: str | None = None) -> Refused:
+    return Refused(Problem(404, message, "invalid_request_error", param, code))
+
+
+def too_large(message: str) -> Refused:
+    return Refused(Problem(413, message, "invalid_request_error", None, "request_too_large"))
+
+
+def unavailable(message: str) -> Problem:
+    headers = {"retry-after": str(RETRY_AFTER_SECONDS)}
+    return Problem(503, message, "server_error", None, "engine_unavailable", headers)
+
+
+def internal(message: str) -> Problem:
+    return Problem(500, message, "server_error", None, "internal_error")
+
+
+def problem_of(error: Exception) -> Problem:
+    """How an exception is told to the client. Only what was raised on purpose is quoted."""
+    match error:
+        case Refused():
+            return error.problem
+        case BadRequest():
+            return Problem(
+                400, error.message, "invalid_request_error", error.param, error.code or "invalid_value"
+            )
+        case EngineDied():
+            return unavailable(str(error))
+        case _:
+            return internal("an error of the server's own; its log has the details")

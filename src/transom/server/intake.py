@@ -1,0 +1,160 @@
+"""From a decoded request to a job for the engine: tokens, and the checks that need the model."""
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from transom.engine.client import Prompt
+from transom.errors import RequestTooLarge
+from transom.server.answers import Answer
+from transom.server.errors import bad_request, not_found
+from transom.server.params import Params, chat_params, completion_params
+from transom.server.schema import ChatRequest, CompletionRequest, Message
+from transom.server.sending import Job
+from transom.server.shapes import ChatShape, CompletionShape
+from transom.server.text import ModelText, Turn
+from transom.values import Tokens
+
+PROMPTS_MAX = 256
+LONG_TEXT_CHARACTERS = 4096
+"""Texts above are tokenized in a thread: on the event loop they would hold up everybody's stream."""
+
+
+@dataclass(frozen=True, slots=True)
+class Intake:
+    """What turns requests into jobs: the model as the HTTP side knows it."""
+
+    text: ModelText
+    served_name: str
+    context: int
+
+    async def completion(self, request: CompletionRequest) -> Job:
+        """Refused or BadRequest for what cannot be served."""
+        self._check_model(request.model)
+        params = completion_params(request, self.text.vocabulary)
+        prompts = [await self._prompt(prompt, param) for prompt, param in _prompts(request.prompt)]
+        shape = CompletionShape(self.served_name, null_usage=_null_usage(params), logprobs=params.logprobs)
+        return self._job(prompts, params, shape, "prompt")
+
+    async def chat(self, request: ChatRequest) -> Job:
+        """Refused or BadRequest for what cannot be served."""
+        self._check_model(request.model)
+        params = chat_params(request, self.text.vocabulary)
+        turns = _turns(request.messages)
+        if sum(len(content) for _, content in turns) > LONG_TEXT_CHARACTERS:
+            tokens = await asyncio.to_thread(self.text.encode_chat, turns)
+        else:
+            tokens = self.text.encode_chat(turns)
+        shape = ChatShape(self.served_name, null_usage=_null_usage(params), logprobs=params.logprobs)
+        return self._job([tokens], params, shape, "messages")
+
+    def _check_model(self, name: str | None) -> None:
+        if name and name not in (self.served_name, "default"):
+            raise not_found(
+                f"the model {name[:200]!r} is not served here; {self.served_name!r} is",
+                "model",
+                "model_not_found",
+            )
+
+    async def _prompt(self, prompt: str | list[int], param: str) -> Tokens:
+        if isinstance(prompt, list):
+            return self._checked_ids(prompt, param)
+        if len(prompt) > LONG_TEXT_CHARACTERS:
+            tokens = await asyncio.to_thread(self.text.encode, prompt)
+        else:
+            tokens = self.text.encode(prompt)
+        if not len(tokens):
+            raise bad_request(f"{param} is empty", param)
+        return tokens
+
+    def _checked_ids(self, ids: list[int], param: str) -> Tokens:
+        if not ids:
+            raise bad_request(f"{param} is empty", param)
+        low, high = min(ids), max(ids)
+        if low < 0 or high >= self.text.vocabulary:
+            worst = low if low < 0 else high
+            raise bad_request(
+                f"{param} holds the token id {worst:.30g}; ids are between 0 and {self.text.vocabulary - 1}",
+                param,
+            )
+        return np.array(ids, dtype=np.int32)
+
+    def _job(
+        self, prompts: Sequence[Tokens], params: Params, shape: CompletionShape | ChatShape, param: str
+    ) -> Job:
+        stop_ids = self._stop_ids(params)
+        return Job(
+            tuple(self._limited(tokens, params, stop_ids, param) for tokens in prompts),
+            tuple(
+                Answer(index, self.text, params.stop, stop_ids, logprobs=params.logprobs)
+                for index in range(len(prompts))
+            ),
+            shape,
+            params.streaming,
+        )
+
+    def _stop_ids(self, params: Params) -> frozenset[int]:
+        ends = frozenset[int]() if params.ignore_eos else self.text.stop_ids
+        return ends | frozenset(params.stop_ids)
+
+    def _limited(self, tokens: Tokens, params: Params, stop_ids: frozenset[int], param: str) -> Prompt:
+        """A prompt is never cut. An answer may be, by the context, and then says `length`."""
+        room = self.context - len(tokens)
+        if room < 1:
+            raise RequestTooLarge(
+                f"the prompt has {len(tokens)} tokens and the served context is {self.context}, "
+                f"of which the answer needs at least 1",
+                param=param,
+            )
+        return Prompt(
+            tokens=tokens,
+            max_tokens=min(params.max_tokens or room, room),
+            stop_ids=tuple(sorted(stop_ids)),
+            sampling=params.sampling,
+            priority=params.priority,
+            salt=params.salt,
+        )
+
+
+def _null_usage(params: Params) -> bool:
+    return params.streaming is not None and params.streaming.usage_at_end
+
+
+def _prompts(prompt: str | list[str | int | list[int]]) -> list[tuple[str | list[int], str]]:
+    """Each single prompt and the name to blame it by: a text, ids, or a batch of either."""
+    if isinstance(prompt, str):
+        return [(prompt, "prompt")]
+    ids = [item for item in prompt if isinstance(item, int)]
+    if len(ids) == len(prompt):
+        return [(ids, "prompt")]
+    if ids:
+        raise bad_request("prompt mixes token ids with other things; give one list per prompt", "prompt")
+    if len(prompt) > PROMPTS_MAX:
+        raise bad_request(f"prompt holds {len(prompt)} prompts; at most {PROMPTS_MAX} are allowed", "prompt")
+    return [(item, f"prompt[{i}]") for i, item in enumerate(prompt) if not isinstance(item, int)]
+
+
+def _turns(messages: Sequence[Message]) -> list[Turn]:
+    if not messages:
+        raise bad_request("messages is empty", "messages")
+    return [(message.role, _content(message, f"messages[{i}]")) for i, message in enumerate(messages)]
+
+
+def _content(message: Message, param: str) -> str:
+    if message.tool_calls:
+        raise bad_request(f"{param}.tool_calls is not supported", f"{param}.tool_calls", "unsupported_value")
+    content = message.content
+    if content is None:
+        raise bad_request(f"{param}.content is required", f"{param}.content", "missing_required_parameter")
+    if isinstance(content, str):
+        return content
+    for i, part in enumerate(content):
+        if part.type != "text" or part.text is None:
+            raise bad_request(
+                f"{param}.content[{i}] is of type {part.type[:50]!r}; only text parts are supported",
+                f"{param}.content[{i}]",
+                "unsupported_value",
+            )
+    return "".join(part.text or "" for part in content)

@@ -1,0 +1,118 @@
+"""GET /metrics: the engine's snapshot and what the server measures itself, as Prometheus text.
+
+Names follow SGLang's where it has one, with our prefix: `transom:num_running_reqs`.
+"""
+
+from collections.abc import Callable, Iterator
+
+from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from transom import wire
+
+LATENCY_BUCKETS_SECONDS = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 20, 40, 80, 160, 400)
+TOKEN_BUCKETS_SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5)
+LABELS = ("model_name",)
+
+_GAUGES: tuple[tuple[str, str, Callable[[wire.Stats], int]], ...] = (
+    ("num_running_reqs", "Requests that hold pages", lambda s: s.running),
+    ("num_queue_reqs", "Requests that wait", lambda s: s.waiting),
+)
+_COUNTERS: tuple[tuple[str, str, Callable[[wire.Stats], int]], ...] = (
+    ("num_requests", "Requests ended, for whatever reason", lambda s: s.requests_finished),
+    ("prompt_tokens", "Prompt tokens of requests that ran", lambda s: s.prompt_tokens),
+    ("cached_tokens", "Prompt tokens found in the prefix cache", lambda s: s.cached_tokens),
+    ("computed_tokens", "Positions computed, repetitions included", lambda s: s.computed_tokens),
+    ("generation_tokens", "Tokens generated", lambda s: s.generated_tokens),
+    ("num_retracted_requests", "Times a running request had to give up its pages", lambda s: s.retractions),
+    ("num_steps", "Forward passes of the model", lambda s: s.steps),
+)
+_SHORT_NAMES = {"full": "full", "window": "swa"}
+"""SGLang calls the window's pool swa."""
+
+
+class Metrics:
+    """Owns the registry: what is scraped, and the server's own measurements. Mutable."""
+
+    def __init__(self, model: str, ready: wire.Ready, stats: Callable[[], wire.Stats]) -> None:
+        self._registry = CollectorRegistry()
+        self._registry.register(_EngineCollector(model, ready, stats))
+        self._first_token = self._histogram(
+            model, "time_to_first_token_seconds", "Arrival to first token", LATENCY_BUCKETS_SECONDS
+        )
+        self._latency = self._histogram(
+            model, "e2e_request_latency_seconds", "Arrival to last token", LATENCY_BUCKETS_SECONDS
+        )
+        self._token_time = self._histogram(
+            model, "time_per_output_token_seconds", "Mean per request", TOKEN_BUCKETS_SECONDS
+        )
+        counter = Counter(
+            "transom:request_finish",
+            "Requests by how they ended",
+            (*LABELS, "reason"),
+            registry=self._registry,
+        )
+        self._finish = {
+            reason: counter.labels(model, reason) for reason in ("stop", "length", "error", "disconnect")
+        }
+
+    def first_token(self, seconds: float) -> None:
+        self._first_token.observe(seconds)
+
+    def finished(self, reason: str, seconds: float, tokens: int) -> None:
+        self._finish[reason].inc()
+        self._latency.observe(seconds)
+        if tokens:
+            self._token_time.observe(seconds / tokens)
+
+    def failed(self, requests: int) -> None:
+        self._finish["error"].inc(requests)
+
+    def disconnected(self, requests: int) -> None:
+        self._finish["disconnect"].inc(requests)
+
+    def text(self) -> bytes:
+        return generate_latest(self._registry)
+
+    def _histogram(self, model: str, name: str, meaning: str, buckets: tuple[float, ...]) -> Histogram:
+        family = Histogram(f"transom:{name}", meaning, LABELS, buckets=buckets, registry=self._registry)
+        return family.labels(model)
+
+
+class _EngineCollector(Collector):
+    """Turns the latest snapshot into metric families when asked."""
+
+    def __init__(self, model: str, ready: wire.Ready, stats: Callable[[], wire.Stats]) -> None:
+        self._model = model
+        self._ready = ready
+        self._stats = stats
+
+    def collect(self) -> Iterator[Metric]:
+        stats = self._stats()
+        for name, meaning, value in _GAUGES:
+            yield self._gauge(name, meaning, value(stats))
+        for name, meaning, value in _COUNTERS:
+            counter = CounterMetricFamily(f"transom:{name}", meaning, labels=LABELS)
+            counter.add_metric([self._model], value(stats))
+            yield counter
+        yield self._gauge("context_len", "Served context in tokens", self._ready.context)
+        yield self._gauge("page_size", "Tokens per page", self._ready.page_size)
+        yield self._gauge("weights_bytes", "Bytes of the weights", self._ready.weights_bytes)
+        for use in stats.components:
+            yield from self._component(use)
+
+    def _component(self, use: wire.ComponentUse) -> Iterator[Metric]:
+        name = _SHORT_NAMES.get(use.name, use.name)
+        taken = use.used / use.capacity if use.capacity else 0.0
+        free = use.capacity - use.used - use.cached
+        yield self._gauge(f"{name}_token_usage", f"Share of the {use.name} pool owned by requests", taken)
+        yield self._gauge(f"{name}_capacity_tokens", f"Tokens the {use.name} pool holds", use.capacity)
+        yield self._gauge(f"{name}_used_tokens", f"Tokens of the {use.name} pool owned by requests", use.used)
+        yield self._gauge(f"{name}_evictable_tokens", f"Cached tokens of the {use.name} pool", use.cached)
+        yield self._gauge(f"{name}_available_tokens", f"Free tokens of the {use.name} pool", free)
+
+    def _gauge(self, name: str, meaning: str, value: float) -> GaugeMetricFamily:
+        gauge = GaugeMetricFamily(f"transom:{name}", meaning, labels=LABELS)
+        gauge.add_metric([self._model], value)
+        return gauge
