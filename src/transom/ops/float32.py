@@ -30,6 +30,10 @@ class Float32Ops:
     def __init__(self) -> None:
         self._weights: dict[int, tuple[Matrix, F32]] = {}
 
+    @property
+    def isa(self) -> str:
+        return "float32"
+
     def _dense(self, matrix: Matrix) -> F32:
         """`[out, in]`, dequantized at first use. The matrix is kept too, so that its id stays its own."""
         if id(matrix) not in self._weights:

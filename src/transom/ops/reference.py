@@ -35,6 +35,10 @@ _QUIET = np.errstate(over="ignore", under="ignore", invalid="ignore", divide="ig
 class ReferenceOps:
     """`Ops` in numpy, without state."""
 
+    @property
+    def isa(self) -> str:
+        return "numpy"
+
     def embed(self, table: Matrix, tokens: I32, scale: float) -> F32:
         rows = rows_of(table, tokens) if isinstance(table, PackedMatrix) else _float_rows(table, tokens)
         return rows * np.float32(scale)
