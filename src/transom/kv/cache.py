@@ -1,110 +1,390 @@
-"""The memory core: admit, extend, advance, publish, slide, truncate, drop."""
+"""The memory core: admit, extend, advance, publish, slide, truncate, drop.
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+A request's life:  admit  ->  (extend -> [runner] -> copies_done -> advance -> publish -> slide)*  ->  drop
+"""
 
+from dataclasses import dataclass
+
+import numpy as np
+
+from transom.errors import NoSpace
+from transom.kv import layout as sizes
+from transom.kv.check import check
 from transom.kv.holding import Begin, Holding, Namespace, Offer
-from transom.kv.journal import Savepoint, Transaction
+from transom.kv.journal import Journal, Savepoint, Transaction
 from transom.kv.layout import CacheLayout, PrefixCaching
+from transom.kv.match import Hit, best_hit, pages_read
+from transom.kv.pool import PagePool, owner_of
+from transom.kv.publish import Publisher
+from transom.kv.reclaim import purge, reclaim
 from transom.kv.rows import RowTable
-from transom.kv.stats import CacheStats
+from transom.kv.stats import CacheStats, ComponentStats, Counters
+from transom.kv.tree import PrefixTree
 from transom.values import PageCopy, RequestId, Tokens
 
-__all__ = ["Begin", "CacheLayout", "CacheStats", "Holding", "HybridCache", "Namespace", "Offer", "PrefixCaching",
-           "RowTable", "Savepoint", "Transaction"]
+__all__ = [
+    "Begin",
+    "CacheLayout",
+    "CacheStats",
+    "Holding",
+    "HybridCache",
+    "Namespace",
+    "Offer",
+    "PrefixCaching",
+    "RowTable",
+    "Savepoint",
+    "Transaction",
+]
+
+
+@dataclass(frozen=True, slots=True)
+class Pending:
+    """A copy that has not run, and the admission it belongs to. Its source is referenced once for it."""
+
+    holding: Holding
+    copy: PageCopy
 
 
 class HybridCache:
-    """Owns pools, rows and tree. Queries change nothing; each transition is all or nothing."""
+    """Owns pools, rows and tree. Queries change nothing; each transition is all or nothing, mutably.
 
-    layout: CacheLayout
-    rows: tuple[RowTable, ...]
+    `rows[c].table` is what kernels read: int32 [rows, pages per row] of component c.
+    """
 
     def __init__(self, layout: CacheLayout) -> None:
         """Raises ConfigError, naming the minimum, if one request with the smallest chunk cannot run."""
-        raise NotImplementedError
+        sizes.require_workable(layout)
+        journal = Journal()
+        self.layout = layout
+        self.grids = layout.grids()
+        self.pools = tuple(
+            PagePool(component.name, pages, journal)
+            for component, pages in zip(layout.components, layout.pages, strict=True)
+        )
+        width = -(-layout.context // layout.page_size)
+        self.rows = tuple(RowTable(layout.rows, width, journal) for _ in layout.components)
+        self.tree = PrefixTree(
+            self.pools, tuple(grid.rooted for grid in self.grids), layout.page_size, journal
+        )
+        self.counters = Counters(len(self.pools), journal)
+        self.holdings: tuple[Holding | None, ...] = (None,) * layout.rows
+        """By row."""
+        self.pending: tuple[Pending, ...] = ()
+        self.epoch = 0
+        self._journal = journal
 
     # ---------------------------------------------------------------- queries
 
     def namespace(self, request: RequestId, salt: str) -> Namespace:
         """The namespace of the current epoch."""
-        raise NotImplementedError
+        alone = self.layout.prefix_caching is PrefixCaching.OFF
+        return Namespace(self.epoch, salt, request if alone else None)
 
     def offer(self, namespace: Namespace, tokens: Tokens) -> Offer:
         """The longest hit that leaves at least one token of `tokens` to compute, token-exact; or `cold()`."""
-        raise NotImplementedError
+        return self._offer(best_hit(self.tree, self.grids, namespace, as_key(tokens, len(tokens) - 1)))
 
     def cold(self) -> Offer:
-        raise NotImplementedError
+        """To begin at 0, which is always offered."""
+        nothing = (0,) * len(self.pools)
+        return Offer(Begin(0, 0, 0), nothing, nothing)
 
     def room(self) -> tuple[int, ...]:
         """Pages to be had per component: free, or of the tree and unreferenced. Exact."""
-        raise NotImplementedError
+        return tuple([pool.room for pool in self.pools])
 
     def growth(self, holding: Holding | None, begin_start: int, end: int) -> tuple[int, ...]:
         """Pages that extend(holding, end) would take; with None, after an admission at `begin_start`."""
-        raise NotImplementedError
+        allocated = begin_start if holding is None else holding.allocated
+        page = self.layout.page_size
+        return (max(0, -(-end // page) - -(-allocated // page)),) * len(self.pools)
 
     def fits_alone(self, tokens: int, chunk: int) -> bool:
-        raise NotImplementedError
+        """Whether a request of `tokens` in all, computed `chunk` at a time, fits an empty cache."""
+        return tokens <= sizes.longest_alone(self.layout, chunk)
 
     def longest_alone(self, chunk: int) -> int:
-        raise NotImplementedError
+        """The longest request, in tokens, that `fits_alone`: the served context's bound."""
+        return sizes.longest_alone(self.layout, chunk)
 
     def stats(self) -> CacheStats:
-        raise NotImplementedError
+        """A snapshot."""
+        counts = self.counters.admissions
+        return CacheStats(
+            components=tuple(self._component_stats(component) for component in range(len(self.pools))),
+            page_size=self.layout.page_size,
+            rows_used=len(self._live()),
+            epoch=self.epoch,
+            admitted=counts.admitted,
+            hits=counts.hits,
+            hit_tokens=counts.hit_tokens,
+            pages_copied=counts.pages_copied,
+        )
 
     def check(self) -> None:
         """All invariants; AssertionError with the values."""
-        raise NotImplementedError
+        check(self)
+
+    def pending_copies(self) -> tuple[PageCopy, ...]:
+        """To run, in order, before any kernel of the next step."""
+        return tuple([pending.copy for pending in self.pending])
 
     # ---------------------------------------------------------------- transitions
 
-    @contextmanager
-    def transaction(self) -> Iterator[Transaction]:
-        """Whatever happens inside happens wholly, or on an exception not at all."""
-        raise NotImplementedError
-        yield
+    def transaction(self) -> Transaction:
+        """A block whose transitions happen wholly or, on an exception, not at all."""
+        return self._journal.transaction()
 
     def admit(self, request: RequestId, namespace: Namespace, tokens: Tokens, offer: Offer) -> Holding:
-        """A row, references to the hit's pages, and a copy of the partial page. Raises NoSpace.
+        """A row, references to the hit's pages, and a page for a copy of the partial one. Raises NoSpace.
 
-        NoSpace names `rows` when none is free and `prefix` when the tree no longer has the offered hit.
+        NoSpace names `rows` when none is free, and `prefix` when the tree no longer has the offered hit.
         """
-        raise NotImplementedError
+        start = offer.begin.start
+        assert namespace.epoch == self.epoch, (namespace, self.epoch)
+        assert 0 <= start < len(tokens) <= self.layout.context, (offer, len(tokens))
+        hit = best_hit(self.tree, self.grids, namespace, as_key(tokens, start))
+        if hit.start < start:
+            raise NoSpace("prefix", start, hit.start)
+        if None not in self.holdings:
+            raise NoSpace("rows", 1, 0)
+        with self._journal.transaction():
+            return self._begin(request, namespace, hit)
 
     def extend(self, holding: Holding, end: int) -> None:
         """Pages up to `end` in every component, reclaimed where free ones are short. Raises NoSpace."""
-        raise NotImplementedError
+        self._require_live(holding)
+        assert end <= self.layout.context, (end, self.layout.context)
+        if end <= holding.allocated:
+            return
+        growth = self.growth(holding, 0, end)
+        first = self.grids[0].ceil(holding.allocated)
+        with self._journal.transaction():
+            self._require_room(growth)
+            for component, count in enumerate(growth):
+                self._take(holding.row, component, first, count)
+            self._journal.assign(holding, "allocated", end)
 
     def advance(self, holding: Holding, end: int) -> None:
         """The runner has computed up to `end`."""
-        raise NotImplementedError
+        self._require_live(holding)
+        assert holding.computed < end <= holding.allocated, (holding, end)
+        assert all(pending.holding is not holding for pending in self.pending), "its copies have not run"
+        with self._journal.transaction():
+            self._journal.assign(holding, "computed", end)
 
     def truncate(self, holding: Holding, end: int) -> None:
         """Gives back the pages beyond `end`, which is not before `computed`."""
-        raise NotImplementedError
+        self._require_live(holding)
+        assert holding.computed <= end <= holding.allocated, (holding, end)
+        first, last = self.grids[0].ceil(end), self.grids[0].ceil(holding.allocated)
+        with self._journal.transaction():
+            for component in range(len(self.pools)):
+                self._return_private(holding, component, first, last)
+            self._journal.assign(holding, "allocated", end)
 
     def publish(self, holding: Holding, tokens: Tokens) -> None:
-        """Gives the computed whole pages to the tree. `tokens` are the request's, at least the computed ones."""
-        raise NotImplementedError
+        """Gives the computed whole pages to the tree. `tokens` are the request's, at least the computed ones.
+
+        Never needs a page. Afterwards the row names the tree's pages wherever it has not slid.
+        """
+        self._require_live(holding)
+        assert len(tokens) >= holding.computed, (len(tokens), holding)
+        whole = self.grids[0].floor(holding.computed)
+        if whole <= holding.published:
+            return
+        with self._journal.transaction():
+            self._give_up_inexact(holding)
+            Publisher(self.tree, self.rows, self.counters, holding).run(
+                as_key(tokens, whole * self.layout.page_size), whole
+            )
+            self._journal.assign(holding, "published", whole)
 
     def slide(self, holding: Holding) -> None:
-        """Gives back or unreferences what fell out of the window."""
-        raise NotImplementedError
+        """Gives back or unreferences what fell out of every later window."""
+        self._require_live(holding)
+        keep = tuple([grid.keep(holding.computed) for grid in self.grids])
+        if keep == holding.kept:
+            return
+        with self._journal.transaction():
+            for component, (old, new) in enumerate(zip(holding.kept, keep, strict=True)):
+                self._let_go(holding, component, old, max(old, new))
+            self._journal.assign(holding, "kept", tuple(map(max, holding.kept, keep)))
+            self._purge_if_hidden(holding.namespace)
 
     def drop(self, holding: Holding) -> None:
         """The row ends: private pages to the pool, references released. Not published: publish first."""
-        raise NotImplementedError
-
-    def pending_copies(self) -> tuple[PageCopy, ...]:
-        """To run before any kernel of the next step."""
-        raise NotImplementedError
+        self._require_live(holding)
+        last = self.grids[0].ceil(holding.allocated)
+        with self._journal.transaction():
+            self._end_copies([pending for pending in self.pending if pending.holding is holding])
+            for component in range(len(self.pools)):
+                self._let_go(holding, component, holding.kept[component], last)
+            self._seat(holding.row, None)
+            self._purge_if_hidden(holding.namespace)
 
     def copies_done(self) -> None:
         """The pending copies have run; their sources are released."""
-        raise NotImplementedError
+        if not self.pending:
+            return
+        with self._journal.transaction():
+            done = self.pending
+            self._end_copies(list(done))
+            for namespace in {pending.holding.namespace for pending in done}:
+                self._purge_if_hidden(namespace)
 
     def flush(self) -> None:
-        """A new epoch: nothing cached is found any more; running requests go on."""
-        raise NotImplementedError
+        """A new epoch: nothing cached is found any more; running requests go on.
+
+        They publish under the root they began with, whose pages are given back as their references end.
+        """
+        with self._journal.transaction():
+            self._journal.assign(self, "epoch", self.epoch + 1)
+            for root in list(self.tree.roots.values()):
+                purge(self.tree, root)
+
+    # ---------------------------------------------------------------- admission
+
+    def _offer(self, hit: Hit) -> Offer:
+        pins = []
+        for component, (grid, pool) in enumerate(zip(self.grids, self.pools, strict=True)):
+            pages = np.append(pages_read(hit, component, grid), hit.partial_page(component))
+            pins.append(pool.unreferenced(pages[pages != 0]))
+        partial = 1 if hit.partial else 0
+        return Offer(Begin(hit.start, hit.start, hit.start), (partial,) * len(pins), tuple(pins))
+
+    def _begin(self, request: RequestId, namespace: Namespace, hit: Hit) -> Holding:
+        """References first, then pages: what is referenced cannot be reclaimed for what is taken."""
+        holding = self._holding(request, namespace, hit)
+        self._seat(holding.row, holding)
+        for component, grid in enumerate(self.grids):
+            entries = pages_read(hit, component, grid)
+            self.pools[component].reference(entries[entries != 0])
+            self.rows[component].write(holding.row, holding.kept[component], entries)
+        self.tree.use(hit.path, holding.kept)
+        sources = [hit.partial_page(component) for component in range(len(self.pools))]
+        self._copy_partial(holding, sources)
+        self.counters.admit(hit.start, sum(source != 0 for source in sources))
+        return holding
+
+    def _holding(self, request: RequestId, namespace: Namespace, hit: Hit) -> Holding:
+        partial = hit.partial is not None
+        return Holding(
+            request=request,
+            row=self.holdings.index(None),
+            namespace=namespace,
+            start=hit.start,
+            computed=hit.start,
+            allocated=hit.start,
+            published=self.grids[0].floor(hit.start),
+            kept=tuple([grid.keep(hit.start) for grid in self.grids]),
+            inexact=frozenset(c for c in range(len(self.pools)) if partial and not hit.partial_page(c)),
+        )
+
+    def _copy_partial(self, holding: Holding, sources: list[int]) -> None:
+        """A page of the request's own for the page that `start` lies in, copied where there is a source."""
+        tokens = holding.start % self.layout.page_size
+        if not tokens:
+            return
+        for component, source in enumerate(sources):
+            if source:
+                self.pools[component].reference([source])
+        self._require_room((1,) * len(sources))
+        for component, source in enumerate(sources):
+            self._take(holding.row, component, holding.published, 1)
+            if source:
+                target = int(self.rows[component].table[holding.row, holding.published])
+                copy = Pending(holding, PageCopy(component, source, target, tokens))
+                self._journal.assign(self, "pending", (*self.pending, copy))
+
+    # ---------------------------------------------------------------- pages of a row
+
+    def _require_room(self, growth: tuple[int, ...]) -> None:
+        for pool, count in zip(self.pools, growth, strict=True):
+            if count > pool.room:
+                raise NoSpace(pool.name, count, pool.room)
+
+    def _take(self, row: int, component: int, first: int, count: int) -> None:
+        """`count` pages for entries from `first` on, of the tree's unreferenced ones if need be."""
+        pool = self.pools[component]
+        if count > pool.free:
+            self._reclaim(component, count - pool.free)
+        self.rows[component].write(row, first, pool.take(count, owner_of(row)))
+
+    def _reclaim(self, component: int, count: int) -> None:
+        before = [pool.tree for pool in self.pools]
+        reclaim(self.tree, component, count)
+        for other, (pool, pages) in enumerate(zip(self.pools, before, strict=True)):
+            if pool.tree < pages:
+                self.counters.add(other, reclaimed=pages - pool.tree)
+
+    def _let_go(self, holding: Holding, component: int, start: int, end: int) -> None:
+        """Entries [start, end) end: what is the tree's is unreferenced, what is private goes back."""
+        middle = min(max(start, holding.published), end)
+        if start < middle:
+            self.pools[component].unreference(self.rows[component].held(holding.row, start, middle))
+            self.rows[component].clear(holding.row, start, middle)
+        self._return_private(holding, component, middle, end)
+
+    def _return_private(self, holding: Holding, component: int, start: int, end: int) -> None:
+        assert start >= holding.published or start >= end, (holding, start, end)
+        if start < end:
+            self.pools[component].give(
+                self.rows[component].held(holding.row, start, end), owner_of(holding.row)
+            )
+            self.rows[component].clear(holding.row, start, end)
+
+    def _give_up_inexact(self, holding: Holding) -> None:
+        """A page begun in its middle, with nothing to copy its beginning from, must not get into the tree.
+
+        Only a component that needed nothing at `start` begins so, and by the end of the page it has slid.
+        """
+        page = self.grids[0].floor(holding.start)
+        for component in holding.inexact:
+            assert page < self.grids[component].keep(holding.computed), (holding, component)
+            if holding.kept[component] <= page:
+                self._return_private(holding, component, page, page + 1)
+        self._journal.assign(holding, "inexact", frozenset())
+
+    # ---------------------------------------------------------------- primitives
+
+    def _seat(self, row: int, holding: Holding | None) -> None:
+        assert (self.holdings[row] is None) != (holding is None), (row, holding, self.holdings[row])
+        self._journal.assign(self, "holdings", (*self.holdings[:row], holding, *self.holdings[row + 1 :]))
+
+    def _end_copies(self, ended: list[Pending]) -> None:
+        """One source at a time: two admissions may copy from the same page."""
+        for pending in ended:
+            self.pools[pending.copy.component].unreference([pending.copy.source])
+        self._journal.assign(self, "pending", tuple(p for p in self.pending if p not in ended))
+
+    def _purge_if_hidden(self, namespace: Namespace) -> None:
+        """Nothing will hit a retired or private root again: what nobody reads there goes at once."""
+        root = self.tree.roots.get(namespace)
+        if root is not None and (namespace.private is not None or namespace.epoch != self.epoch):
+            purge(self.tree, root)
+
+    def _require_live(self, holding: Holding) -> None:
+        assert self.holdings[holding.row] is holding, (holding, self.holdings[holding.row])
+
+    def _live(self) -> list[Holding]:
+        return [holding for holding in self.holdings if holding is not None]
+
+    def _component_stats(self, component: int) -> ComponentStats:
+        pool, traffic = self.pools[component], self.counters.traffic[component]
+        return ComponentStats(
+            name=pool.name,
+            capacity=pool.capacity,
+            free=pool.free,
+            referenced=pool.tree - pool.idle,
+            unreferenced=pool.idle,
+            private=pool.capacity - pool.free - pool.tree,
+            reclaimed=traffic.reclaimed,
+            holes_filled=traffic.holes_filled,
+            duplicates_returned=traffic.duplicates_returned,
+        )
+
+
+def as_key(tokens: Tokens, count: int) -> bytes:
+    """The first `count` tokens as the tree compares them, from any integer array."""
+    return np.asarray(tokens)[:count].astype(np.int32, copy=False).tobytes()

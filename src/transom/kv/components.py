@@ -16,7 +16,7 @@ def first_needed(component: ComponentSpec, end: int) -> int:
 
 
 def is_rooted(component: ComponentSpec, context: int) -> bool:
-    """Whether a request never lets go of anything: its pages are of use only from the root on, without a hole.
+    """Whether a request never lets go of anything: its pages are of use from the root on, without a hole.
 
     Full attention is; so is a window as long as the context.
     """

@@ -21,7 +21,7 @@ class Namespace:
 
 @dataclass(frozen=True, slots=True)
 class Begin:
-    """A way to begin: compute from `start`; full pages reach `full_until`; windows are exact from `exact_from`.
+    """To begin: compute from `start`, full pages reach `full_until`, windows are exact from `exact_from`.
 
     An island hit or a cold start has all three equal.
     """

@@ -1,29 +1,13 @@
 """Undo log: every primitive that changes the cache logs its inverse first."""
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
+from types import TracebackType
 from typing import Any, NewType
 
 Savepoint = NewType("Savepoint", int)
 """A place in the journal that `rollback` returns to; valid while its transaction is open."""
 
 Undo = tuple[Callable[..., object], tuple[Any, ...]]
-
-
-class Transaction:
-    """An open transaction, for savepoints within it."""
-
-    __slots__ = ("_journal",)
-
-    def __init__(self, journal: "Journal") -> None:
-        self._journal = journal
-
-    def savepoint(self) -> Savepoint:
-        return self._journal.mark()
-
-    def rollback(self, savepoint: Savepoint) -> None:
-        """Undoes everything since `savepoint`; the transaction stays open."""
-        self._journal.unwind(savepoint)
 
 
 class Journal:
@@ -56,17 +40,42 @@ class Journal:
             undo, arguments = self._undos.pop()
             undo(*arguments)
 
-    @contextmanager
-    def transaction(self) -> Iterator[Transaction]:
-        """Joins the open transaction or begins one; an exception undoes what happened inside this block."""
+    def enter(self) -> Savepoint:
         self._depth += 1
-        start = self.mark()
-        try:
-            yield Transaction(self)
-        except BaseException:
-            self.unwind(start)
-            raise
-        finally:
-            self._depth -= 1
-            if not self._depth:
-                self._undos.clear()
+        return self.mark()
+
+    def leave(self) -> None:
+        self._depth -= 1
+        if not self._depth:
+            self._undos.clear()
+
+    def transaction(self) -> "Transaction":
+        return Transaction(self)
+
+
+class Transaction:
+    """A block that happens wholly or, on an exception, not at all. Joins the one already open, if any."""
+
+    __slots__ = ("_journal", "_start")
+
+    def __init__(self, journal: Journal) -> None:
+        self._journal = journal
+
+    def __enter__(self) -> "Transaction":
+        self._start = self._journal.enter()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if kind is not None:
+            self._journal.unwind(self._start)
+        self._journal.leave()
+
+    def savepoint(self) -> Savepoint:
+        return self._journal.mark()
+
+    def rollback(self, savepoint: Savepoint) -> None:
+        """Undoes everything since `savepoint`; the transaction stays open."""
+        assert savepoint >= self._start, (savepoint, self._start)
+        self._journal.unwind(savepoint)

@@ -2,6 +2,10 @@
 
 from dataclasses import dataclass
 from enum import Enum
+from functools import lru_cache
+
+import numpy as np
+from numpy.typing import NDArray
 
 from transom.errors import ConfigError
 from transom.kv.components import Grid, first_needed, is_rooted
@@ -34,35 +38,48 @@ class CacheLayout:
     def grids(self) -> tuple[Grid, ...]:
         """One per component: what `needed` means in pages."""
         return tuple(
-            Grid(component, self.page_size, is_rooted(component, self.context)) for component in self.components
+            Grid(component, self.page_size, is_rooted(component, self.context))
+            for component in self.components
         )
 
 
 def pages_alone(component: ComponentSpec, page_size: int, tokens: int, chunk: int) -> int:
     """The most pages of `component` that one request of `tokens` tokens ever holds, in chunks of `chunk`.
 
-    Before a step it holds [keep(computed), end), end = min(computed + chunk, tokens). Among positions of one
-    page the last is the worst, so one look per page is enough. Grows with `tokens` and with `chunk`.
+    Before a step it holds [keep(computed), end), end = min(computed + chunk, tokens). Grows with both.
     """
     assert tokens >= 1 and chunk >= 1, (tokens, chunk)
-    grid = Grid(component, page_size, rooted=False)
-    last_of_each_page = range(page_size - 1, tokens + page_size - 1, page_size)
-    return max(
-        grid.ceil(min(computed + chunk, tokens)) - grid.keep(computed)
-        for computed in (min(last, tokens - 1) for last in last_of_each_page)
-    )
+    return _most(_kept_from(component, page_size, tokens), page_size, tokens, chunk)
 
 
+@lru_cache(maxsize=256)
 def longest_alone(layout: CacheLayout, chunk: int) -> int:
     """The longest request, in tokens and at most `context`, that fits with the whole cache to itself."""
+    kept = [_kept_from(component, layout.page_size, layout.context) for component in layout.components]
+
+    def fits(tokens: int) -> bool:
+        held = (_most(pages, layout.page_size, tokens, chunk) for pages in kept)
+        return all(most <= pages for most, pages in zip(held, layout.pages, strict=True))
+
     low, high = 0, layout.context
     while low < high:
         middle = (low + high + 1) // 2
-        if _fits(layout, middle, chunk):
-            low = middle
-        else:
-            high = middle - 1
+        low, high = (middle, high) if fits(middle) else (low, middle - 1)
     return low
+
+
+def _kept_from(component: ComponentSpec, page_size: int, tokens: int) -> NDArray[np.int64]:
+    """Per page: the first page still kept while `computed` lies in it."""
+    grid = Grid(component, page_size, rooted=False)
+    return np.array([grid.keep(start) for start in range(0, tokens, page_size)], dtype=np.int64)
+
+
+def _most(kept_from: NDArray[np.int64], page_size: int, tokens: int, chunk: int) -> int:
+    """Of the positions in one page the last is the worst: it reaches furthest and keeps the same."""
+    pages = -(-tokens // page_size)
+    computed = np.minimum(np.arange(pages) * page_size + page_size - 1, tokens - 1)
+    end = -(-np.minimum(computed + chunk, tokens) // page_size)
+    return int((end - kept_from[:pages]).max())
 
 
 def require_workable(layout: CacheLayout) -> None:
@@ -93,10 +110,3 @@ def _require_sane(layout: CacheLayout) -> None:
             raise ConfigError(f"{name} is {value}; at least 1 is needed")
     for component in layout.components:
         first_needed(component, layout.context)
-
-
-def _fits(layout: CacheLayout, tokens: int, chunk: int) -> bool:
-    return all(
-        pages_alone(component, layout.page_size, tokens, chunk) <= pages
-        for component, pages in zip(layout.components, layout.pages, strict=True)
-    )

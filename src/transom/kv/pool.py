@@ -1,7 +1,184 @@
 """Pages of one component: who owns each, and how many rows read it."""
 
+from typing import Final
+
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
+
+from transom.errors import NoSpace
+from transom.kv.journal import Journal
 
 Pages = NDArray[np.int64]
-"""Page ids in the one index type of the core. Arrays held by nodes are never written to."""
+"""Page ids in the one index type of the core. Arrays that nodes hold are never written to."""
+
+FREE: Final = 0
+TREE: Final = -1
+
+
+def owner_of(row: int) -> int:
+    """How the holding in `row` signs for its private pages."""
+    return row + 1
+
+
+def as_pages(pages: ArrayLike) -> Pages:
+    """The boundary: any integer array (int32, strided, read-only, a list), in the index type."""
+    return np.asarray(pages, dtype=np.int64)
+
+
+class PagePool:
+    """Owns pages 1..capacity; page 0 is the null page. Mutable. Every call is O(pages named).
+
+    A page is free, or private to one holding, or the tree's and then read by `references` rows. A page given
+    back by anyone but its owner, or twice, also within one call, is an assertion in every build.
+    """
+
+    __slots__ = (
+        "_free",
+        "_journal",
+        "_owner",
+        "_references",
+        "_stamp",
+        "capacity",
+        "free",
+        "idle",
+        "name",
+        "tree",
+    )
+
+    def __init__(self, name: str, capacity: int, journal: Journal) -> None:
+        assert capacity >= 0, capacity
+        self.name = name
+        self.capacity = capacity
+        self.free = capacity
+        """Pages nobody owns."""
+        self.tree = 0
+        """Pages of the tree."""
+        self.idle = 0
+        """Pages of the tree that no row reads."""
+        self._free: Pages = np.arange(capacity, 0, -1, dtype=np.int64)
+        self._owner = np.full(capacity + 1, FREE, dtype=np.int32)
+        self._references = np.zeros(capacity + 1, dtype=np.int32)
+        self._stamp = np.zeros(capacity + 1, dtype=np.int64)
+        self._journal = journal
+
+    @property
+    def room(self) -> int:
+        """Pages to be had: free, or reclaimable at once."""
+        return self.free + self.idle
+
+    # ---------------------------------------------------------------- queries
+
+    def references(self, pages: ArrayLike) -> NDArray[np.int32]:
+        """How many rows read each of `pages`."""
+        return self._references[as_pages(pages)]
+
+    def unreferenced(self, pages: ArrayLike) -> int:
+        """How many of `pages` no row reads."""
+        index = as_pages(pages)
+        return len(index) - int(np.count_nonzero(self._references[index]))
+
+    def owners(self) -> NDArray[np.int32]:
+        """A copy: owner of each page, [capacity + 1]."""
+        return self._owner.copy()
+
+    def free_pages(self) -> Pages:
+        """A copy of the free list; the next page to be taken is last."""
+        return self._free[: self.free].copy()
+
+    # ---------------------------------------------------------------- free <-> private
+
+    def take(self, count: int, owner: int) -> Pages:
+        """`count` free pages, now private to `owner`. Raises NoSpace."""
+        assert owner > FREE and count >= 0, (owner, count)
+        if count > self.free:
+            raise NoSpace(self.name, count, self.free)
+        pages = self._free[self.free - count : self.free][::-1].copy()
+        assert (self._owner[pages] == FREE).all(), (self.name, pages)
+        self._journal.log(self._push, pages)
+        self.free -= count
+        self._owner[pages] = owner
+        return pages
+
+    def give(self, pages: ArrayLike, owner: int) -> None:
+        """Takes the private pages of `owner` back."""
+        index = as_pages(pages)
+        self._require(index, owner)
+        self._journal.log(self._pop, index, owner)
+        self._push(index)
+
+    # ---------------------------------------------------------------- private <-> tree
+
+    def adopt(self, pages: ArrayLike, owner: int) -> None:
+        """Private pages of `owner` become the tree's, each read by one row: the giver's."""
+        index = as_pages(pages)
+        self._require(index, owner)
+        self._journal.log(self._disown, index, owner)
+        self._owner[index] = TREE
+        self._references[index] = 1
+        self.tree += len(index)
+
+    def release(self, pages: ArrayLike) -> None:
+        """Unreferenced pages of the tree become free."""
+        index = as_pages(pages)
+        self._require(index, TREE)
+        assert not self._references[index].any(), (self.name, index, self._references[index])
+        self._journal.log(self._unrelease, index)
+        self._push(index)
+        self.tree -= len(index)
+        self.idle -= len(index)
+
+    # ---------------------------------------------------------------- references
+
+    def reference(self, pages: ArrayLike) -> None:
+        """One more row reads each of `pages`, distinct pages of the tree."""
+        index = as_pages(pages)
+        assert (self._owner[index] == TREE).all(), (self.name, index, self._owner[index])
+        self._journal.log(self._subtract, index)
+        self._add(index)
+
+    def unreference(self, pages: ArrayLike) -> None:
+        """One row less reads each of `pages`, distinct pages of the tree."""
+        index = as_pages(pages)
+        assert (self._references[index] > 0).all(), (self.name, index, self._references[index])
+        self._journal.log(self._add, index)
+        self._subtract(index)
+
+    # ---------------------------------------------------------------- inverses
+
+    def _require(self, index: Pages, owner: int) -> None:
+        """All of `index` are `owner`'s, none named twice."""
+        assert (self._owner[index] == owner).all(), (self.name, owner, index, self._owner[index])
+        order = np.arange(len(index))
+        self._stamp[index] = order
+        assert (self._stamp[index] == order).all(), (self.name, "named twice", index)
+
+    def _push(self, index: Pages) -> None:
+        # Reversed, so that undoing a take restores the stack to the entry.
+        self._free[self.free : self.free + len(index)] = index[::-1]
+        self.free += len(index)
+        self._owner[index] = FREE
+
+    def _pop(self, index: Pages, owner: int) -> None:
+        self.free -= len(index)
+        assert (self._free[self.free : self.free + len(index)] == index[::-1]).all(), (self.name, index)
+        self._owner[index] = owner
+
+    def _disown(self, index: Pages, owner: int) -> None:
+        self._owner[index] = owner
+        self._references[index] = 0
+        self.tree -= len(index)
+
+    def _unrelease(self, index: Pages) -> None:
+        self._pop(index, TREE)
+        self.tree += len(index)
+        self.idle += len(index)
+
+    def _add(self, index: Pages) -> None:
+        counts = self._references[index]
+        self.idle -= len(index) - int(np.count_nonzero(counts))
+        self._references[index] = counts + 1
+
+    def _subtract(self, index: Pages) -> None:
+        counts = self._references[index] - 1
+        self._references[index] = counts
+        self.idle += len(index) - int(np.count_nonzero(counts))

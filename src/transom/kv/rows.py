@@ -8,7 +8,7 @@ from transom.kv.pool import Pages
 
 
 class RowTable:
-    """Owns one component's rows. `table` is int32 [rows, pages per row], 0 = none; mutable, changed only here."""
+    """Owns one component's rows. `table`, int32 [rows, pages per row], 0 = none, changes only here."""
 
     __slots__ = ("_journal", "table")
 
@@ -19,8 +19,24 @@ class RowTable:
     def read(self, row: int, start: int, end: int) -> Pages:
         """A copy of entries [start, end), in the index type."""
         assert 0 <= start <= end <= self.table.shape[1], (start, end, self.table.shape)
-        return self.table[row, start:end].astype(np.int64)
+        entries: Pages = self.table[row, start:end].astype(np.int64)
+        return entries
 
-    def write(self, row: int, start: int, pages: Pages | int) -> None:
+    def held(self, row: int, start: int, end: int) -> Pages:
+        """The pages, none of them 0, named by entries [start, end)."""
+        entries = self.read(row, start, end)
+        return entries[entries != 0]
+
+    def write(self, row: int, start: int, pages: Pages) -> None:
         """Entries from `start` on become `pages`."""
-        raise NotImplementedError
+        before = self.table[row, start : start + len(pages)].copy()
+        assert len(before) == len(pages), (start, len(pages), self.table.shape)
+        self._journal.log(self._restore, row, start, before)
+        self.table[row, start : start + len(pages)] = pages
+
+    def clear(self, row: int, start: int, end: int) -> None:
+        """Entries [start, end) become 0."""
+        self.write(row, start, np.zeros(max(0, end - start), dtype=np.int64))
+
+    def _restore(self, row: int, start: int, before: NDArray[np.int32]) -> None:
+        self.table[row, start : start + len(before)] = before

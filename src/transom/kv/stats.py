@@ -1,11 +1,13 @@
 """Immutable snapshots of a cache, and the counters behind them."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+
+from transom.kv.journal import Journal
 
 
 @dataclass(frozen=True, slots=True)
 class ComponentStats:
-    """Pages of one component now; capacity = free + referenced + unreferenced + private. Counters only grow."""
+    """Pages of one component; capacity = free + referenced + unreferenced + private. Counters only grow."""
 
     name: str
     capacity: int
@@ -20,6 +22,8 @@ class ComponentStats:
 
 @dataclass(frozen=True, slots=True)
 class CacheStats:
+    """`hit_tokens` were not computed; `pages_copied` were partial pages of hits, over all components."""
+
     components: tuple[ComponentStats, ...]
     page_size: int
     rows_used: int
@@ -28,3 +32,49 @@ class CacheStats:
     hits: int
     hit_tokens: int
     pages_copied: int
+
+
+@dataclass(frozen=True, slots=True)
+class Traffic:
+    """Pages of one component that went a way worth counting."""
+
+    reclaimed: int = 0
+    holes_filled: int = 0
+    duplicates_returned: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Admissions:
+    admitted: int = 0
+    hits: int = 0
+    hit_tokens: int = 0
+    pages_copied: int = 0
+
+
+class Counters:
+    """Owns the counts. Mutable; a transition undone is a transition not counted."""
+
+    __slots__ = ("_journal", "admissions", "traffic")
+
+    def __init__(self, components: int, journal: Journal) -> None:
+        self.traffic: tuple[Traffic, ...] = (Traffic(),) * components
+        self.admissions = Admissions()
+        self._journal = journal
+
+    def add(self, component: int, **counts: int) -> None:
+        """Adds to the counts of one component, by name."""
+        old = self.traffic[component]
+        new = replace(old, **{name: getattr(old, name) + count for name, count in counts.items()})
+        self._journal.assign(
+            self, "traffic", (*self.traffic[:component], new, *self.traffic[component + 1 :])
+        )
+
+    def admit(self, hit_tokens: int, pages_copied: int) -> None:
+        old = self.admissions
+        new = Admissions(
+            old.admitted + 1,
+            old.hits + (hit_tokens > 0),
+            old.hit_tokens + hit_tokens,
+            old.pages_copied + pages_copied,
+        )
+        self._journal.assign(self, "admissions", new)

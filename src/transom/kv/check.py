@@ -1,0 +1,216 @@
+"""All invariants of architecture.md, compared as sets. Slow on purpose: it trusts no counter."""
+
+from collections import Counter
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from transom.kv.components import first_needed
+from transom.kv.pool import FREE, TREE, owner_of
+from transom.kv.tree import Node, Root, residency
+
+if TYPE_CHECKING:
+    from transom.kv.cache import HybridCache
+    from transom.kv.holding import Holding, Namespace
+
+Place = tuple["Namespace", Node, int]
+"""Where a page of the tree lies: its root, its node, its page index from the root."""
+
+
+def check(cache: "HybridCache") -> None:
+    """Raises AssertionError with the values that disagree."""
+    for root in cache.tree.roots.values():
+        _check_shape(cache, root)
+        _check_references_along(cache, root)
+    for component in range(len(cache.pools)):
+        places = _places(cache, component)
+        _check_owners(cache, component, places)
+        _check_references(cache, component, places)
+        _check_hidden(cache, component, places)
+    for row, holding in enumerate(cache.holdings):
+        if holding is None:
+            assert not any(rows.table[row].any() for rows in cache.rows), (
+                row,
+                "names pages without a holding",
+            )
+        else:
+            assert holding.row == row, (row, holding)
+            _check_holding(cache, holding)
+    _check_orders(cache)
+
+
+# ---------------------------------------------------------------- whose pages
+
+
+def _nodes(cache: "HybridCache") -> list[tuple["Namespace", Node, int]]:
+    """Every node but roots, with its namespace and the page index where it starts; parents first."""
+    found: list[tuple[Namespace, Node, int]] = []
+    for namespace, root in cache.tree.roots.items():
+        ahead: list[tuple[Node, int]] = [(child, 0) for child in root.children.values()]
+        while ahead:
+            node, start = ahead.pop()
+            found.append((namespace, node, start))
+            ahead.extend((child, start + node.size) for child in node.children.values())
+    return found
+
+
+def _places(cache: "HybridCache", component: int) -> dict[int, Place]:
+    """Where each page of the tree lies; a page in two places is an error."""
+    places: dict[int, Place] = {}
+    for namespace, node, start in _nodes(cache):
+        for index, page in enumerate(node.pages[component].tolist()):
+            if page:
+                assert page not in places, (component, page, node, places[page])
+                places[page] = (namespace, node, start + index)
+    return places
+
+
+def _named(cache: "HybridCache", component: int, holding: "Holding", start: int, end: int) -> list[int]:
+    return [int(page) for page in cache.rows[component].table[holding.row, start:end] if page]
+
+
+def _check_owners(cache: "HybridCache", component: int, places: dict[int, Place]) -> None:
+    """1: every page has exactly one owner; page 0 has none."""
+    pool = cache.pools[component]
+    owners: dict[int, int] = dict.fromkeys(places, TREE)
+    free = pool.free_pages().tolist()
+    private = [
+        (page, owner_of(holding.row))
+        for holding in cache.holdings
+        if holding is not None
+        for page in _named(cache, component, holding, holding.published, cache.layout.context)
+    ]
+    for page, owner in [(page, FREE) for page in free] + private:
+        assert page not in owners, (pool.name, page, "owned by", owners[page], "and", owner)
+        owners[page] = owner
+    assert set(owners) == set(range(1, pool.capacity + 1)), (pool.name, "lost or unknown", owners)
+    noted = pool.owners()
+    assert all(noted[page] == owner for page, owner in owners.items()), (pool.name, owners, noted)
+    assert noted[0] == FREE, noted[0]
+    assert (pool.free, pool.tree) == (len(free), len(places)), (pool.name, pool.free, pool.tree)
+
+
+def _check_references(cache: "HybridCache", component: int, places: dict[int, Place]) -> None:
+    """2: a page's reference count is the number of rows and pending copies that read it from the tree."""
+    pool = cache.pools[component]
+    readers: Counter[int] = Counter()
+    for holding in cache.holdings:
+        if holding is not None:
+            readers.update(_named(cache, component, holding, 0, holding.published))
+    readers.update(p.copy.source for p in cache.pending if p.copy.component == component)
+    assert set(readers) <= set(places), (pool.name, "read but not the tree's", set(readers) - set(places))
+    noted = pool.references(np.arange(pool.capacity + 1)).tolist()
+    assert noted == [readers[page] for page in range(pool.capacity + 1)], (pool.name, noted, readers)
+    assert pool.idle == len(set(places) - set(readers)), (pool.name, pool.idle)
+
+
+def _check_hidden(cache: "HybridCache", component: int, places: dict[int, Place]) -> None:
+    """Roots that nothing can hit keep only what is being read."""
+    for page, (namespace, node, _) in places.items():
+        if namespace.private is not None or namespace.epoch != cache.epoch:
+            assert cache.pools[component].references([page])[0] > 0, (namespace, node, page)
+
+
+# ---------------------------------------------------------------- the tree
+
+
+def _check_references_along(cache: "HybridCache", root: Root) -> None:
+    """3: references are prefix-closed, and no component is read where a rooted one is not."""
+    rooted = [c for c in range(len(cache.pools)) if cache.tree.rooted[c]]
+    ahead: list[Node] = list(root.children.values())
+    while ahead:
+        node = ahead.pop()
+        ahead.extend(node.children.values())
+        counts = [pool.references(pages) for pool, pages in zip(cache.pools, node.pages, strict=True)]
+        for stem in rooted:
+            below = sum(
+                int(cache.pools[stem].references(child.pages[stem])[0]) for child in node.children.values()
+            )
+            assert (np.diff(counts[stem]) <= 0).all() and below <= counts[stem][-1], (node, counts, below)
+            for component, other in enumerate(counts):
+                assert (other <= counts[stem]).all(), (node, component, other, counts[stem])
+
+
+def _check_shape(cache: "HybridCache", root: Root) -> None:
+    """4: the shape of nodes."""
+    assert root.children and not root.key and root.parent is None, root
+    ahead: list[Node] = [root]
+    while ahead:
+        node = ahead.pop()
+        _check_children(cache, node)
+        if node is not root:
+            _check_node(cache, node)
+        ahead.extend(node.children.values())
+
+
+def _check_children(cache: "HybridCache", node: Node) -> None:
+    assert node.order == sorted(node.children), node
+    for first, child in node.children.items():
+        assert child.parent is node and child.key[: cache.tree.page_bytes] == first, (node, child)
+
+
+def _check_node(cache: "HybridCache", node: Node) -> None:
+    assert node.key and len(node.key) == node.size * cache.tree.page_bytes, node
+    assert all(len(pages) == node.size and pages.dtype == np.int64 for pages in node.pages), node
+    assert node.resident == residency(node.pages), node
+    assert node.children or any(pages[-1] for pages in node.pages), (node, "a leaf ends with a hole")
+    for component, rooted in enumerate(cache.tree.rooted):
+        assert not rooted or node.pages[component].all(), (node, component, "a hole in a rooted component")
+
+
+def _check_orders(cache: "HybridCache") -> None:
+    """Reclaim sees every node that has pages, once, and of rooted ones children before parents."""
+    nodes = {id(node): node for _, node, _ in _nodes(cache)}
+    for group, component in enumerate(cache.tree.groups):
+        listed = cache.tree.orders[group].items()
+        expected = {key for key, node in nodes.items() if node.pages[component].any()}
+        assert len(listed) == len(expected) and {id(node) for node in listed} == expected, (component, listed)
+        if cache.tree.rooted[component]:
+            rank = {id(node): place for place, node in enumerate(listed)}
+            for node in listed:
+                above = node.parent
+                assert above is None or isinstance(above, Root) or rank[id(above)] > rank[id(node)], (
+                    node,
+                    above,
+                )
+
+
+# ---------------------------------------------------------------- rows
+
+
+def _check_holding(cache: "HybridCache", holding: "Holding") -> None:
+    """5 and 7: a row covers what its request needs, and gave the tree only what was computed."""
+    page_size = cache.layout.page_size
+    assert 0 <= holding.start <= holding.computed <= holding.allocated <= cache.layout.context, holding
+    assert holding.published * page_size <= holding.computed, holding
+    for component, grid in enumerate(cache.grids):
+        entries = cache.rows[component].table[holding.row]
+        last = -(-holding.allocated // page_size)
+        needed = first_needed(grid.component, holding.computed) // page_size
+        kept = holding.kept[component]
+        assert kept <= grid.keep(holding.computed), (holding, component)
+        assert entries[max(kept, needed) : last].all(), (holding, component, entries)
+        assert not entries[:kept].any() and not entries[last:].any(), (holding, component, entries)
+        _check_path(cache, holding, component)
+
+
+def _check_path(cache: "HybridCache", holding: "Holding", component: int) -> None:
+    """Pages a row reads from the tree lie at their own positions, under its namespace, on one path."""
+    places = _places(cache, component)
+    entries = cache.rows[component].table[holding.row, : holding.published]
+    nodes = []
+    for index, page in enumerate(entries.tolist()):
+        if page:
+            namespace, node, position = places[page]
+            assert (namespace, position) == (holding.namespace, index), (holding, component, page, position)
+            nodes.append(node)
+    line = _line(nodes[-1]) if nodes else []
+    assert all(any(node is above for above in line) for node in nodes), (holding, component, nodes)
+
+
+def _line(node: Node) -> list[Node]:
+    line = [node]
+    while node.parent is not None:
+        node = node.parent
+        line.append(node)
+    return line

@@ -1,0 +1,82 @@
+"""Giving computed whole pages to the tree: fill holes, never replace.
+
+Along the path of the request's tokens the tree takes a page only where it has a hole. Everywhere else the
+request's page is a duplicate: it goes back to the pool and the row names the tree's page instead. Whatever
+a row names before `published` it has referenced, so nothing it reads can be freed or changed.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from transom.kv.holding import Holding
+from transom.kv.pool import Pages, owner_of
+from transom.kv.rows import RowTable
+from transom.kv.stats import Counters
+from transom.kv.tree import Node, Path, PrefixTree
+
+
+@dataclass(frozen=True, slots=True)
+class Publisher:
+    """One publication: where to, from which rows."""
+
+    tree: PrefixTree
+    rows: tuple[RowTable, ...]
+    counters: Counters
+    holding: Holding
+
+    def run(self, key: bytes, whole: int) -> None:
+        """`key` is the first `whole` pages of tokens. All of them become the tree's; never needs a page."""
+        path = self.tree.walk(self.holding.namespace, key)
+        for node, start in zip(path.nodes, path.starts, strict=True):
+            self._merge(node, start, min(start + node.size, path.pages))
+        if path.pages < whole:
+            self._append(path, key, whole)
+        self.tree.use(path, self.holding.kept)
+        self.tree.trim(path.end)
+
+    def _append(self, path: Path, key: bytes, whole: int) -> None:
+        """The rest of the key, which the tree has nothing of."""
+        if not path.nodes:
+            path.end = self.tree.root(self.holding.namespace)
+        elif path.within < path.end.size:
+            path.cut_last(self.tree.split(path.end, path.within))
+        pages = tuple(self._adopted(component, path.pages, whole) for component in range(len(self.rows)))
+        node = self.tree.grow(path.end, key[path.pages * self.tree.page_bytes :], pages)
+        if node is not path.end:
+            path.follow(node, node.size)
+
+    def _adopted(self, component: int, start: int, end: int) -> Pages:
+        """The row's pages [start, end), now the tree's; 0 where the row has slid."""
+        pages = self.rows[component].read(self.holding.row, start, end)
+        assert not pages[: max(0, self.holding.published - start)].any(), (self.holding, component, pages)
+        self._adopt(component, pages[pages != 0])
+        return pages
+
+    def _merge(self, node: Node, start: int, end: int) -> None:
+        """Pages [start, end) of the path, which lie in `node`."""
+        first = max(start, self.holding.published)
+        if first >= end:
+            return
+        for component in range(len(self.rows)):
+            ours = self.rows[component].read(self.holding.row, first, end)
+            theirs = node.pages[component][first - start : end - start]
+            fresh = np.flatnonzero((ours != 0) & (theirs == 0))
+            if len(fresh):
+                self._adopt(component, ours[fresh])
+                self.tree.fill(node, component, fresh + (first - start), ours[fresh])
+                self.counters.add(component, holes_filled=len(fresh))
+            self._return_duplicates(component, first, ours, theirs)
+
+    def _return_duplicates(self, component: int, first: int, ours: Pages, theirs: Pages) -> None:
+        both = (ours != 0) & (theirs != 0)
+        if not both.any():
+            return
+        pool = self.tree.pools[component]
+        pool.reference(theirs[both])
+        pool.give(ours[both], owner_of(self.holding.row))
+        self.rows[component].write(self.holding.row, first, np.where(both, theirs, ours))
+        self.counters.add(component, duplicates_returned=int(np.count_nonzero(both)))
+
+    def _adopt(self, component: int, pages: Pages) -> None:
+        self.tree.pools[component].adopt(pages, owner_of(self.holding.row))
