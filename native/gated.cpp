@@ -1,0 +1,25 @@
+#include "numbers.h"
+#include "pool.h"
+#include "scalar.h"
+
+namespace transom::scalar {
+namespace {
+
+float gelu_tanh(float x) {
+    const float u = gelu_scale * std::fma(gelu_cube * x * x, x, x);
+    return x / (1.0f + exp_scalar(-2.0f * u));
+}
+
+}  // namespace
+
+void gated(const Gated& a, int64_t begin, int64_t end) {
+    float* row = scratch<float>(Scratch::row, a.hidden);
+    for (int64_t m = begin; m < end; ++m) {
+        const float* gate = a.gate_up + m * 2 * a.hidden;
+        float* out = a.out ? a.out + m * a.hidden : row;
+        for (int64_t i = 0; i < a.hidden; ++i) out[i] = gelu_tanh(gate[i]) * gate[a.hidden + i];
+        if (!a.out) quantize_row(out, a.hidden, a.quantize, m);
+    }
+}
+
+}  // namespace transom::scalar

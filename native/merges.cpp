@@ -1,0 +1,144 @@
+// The merges of a SentencePiece BPE vocabulary, which knows pieces and scores only.
+//
+// A piece is formed by one merge alone: the last step of byte pair encoding run on the piece by itself. (While
+// its characters merge in some text, merges across its edges would prevent it, and without them the order
+// within is that of the piece alone.) So of all ways to split a piece into two pieces one is kept.
+#include <nanobind/nanobind.h>
+#include <nanobind/ndarray.h>
+#include <nanobind/stl/string_view.h>
+
+#include <cstdint>
+#include <string_view>
+#include <vector>
+
+#include "module.h"
+
+namespace nb = nanobind;
+
+namespace {
+
+constexpr int32_t kNone = -1;
+
+// From a piece's bytes to its number: open addressing, at most half full.
+class Index {
+public:
+    explicit Index(const std::vector<std::string_view>& pieces) : pieces_(pieces) {
+        size_t slots = 16;
+        while (slots < 2 * pieces.size()) slots *= 2;
+        slots_.assign(slots, kNone);
+        for (size_t i = 0; i < pieces.size(); ++i) {
+            if (!pieces[i].empty()) slots_[slot(pieces[i])] = static_cast<int32_t>(i);
+        }
+    }
+
+    int32_t find(std::string_view piece) const { return slots_[slot(piece)]; }
+
+private:
+    size_t slot(std::string_view piece) const {
+        uint64_t hash = 0xCBF29CE484222325u;  // FNV-1a
+        for (unsigned char byte : piece) hash = (hash ^ byte) * 0x100000001B3u;
+        size_t at = (hash ^ (hash >> 32)) & (slots_.size() - 1);
+        while (slots_[at] != kNone && pieces_[slots_[at]] != piece) at = (at + 1) & (slots_.size() - 1);
+        return at;
+    }
+
+    const std::vector<std::string_view>& pieces_;
+    std::vector<int32_t> slots_;
+};
+
+// Byte positions where characters begin, and the end.
+void find_edges(std::string_view piece, std::vector<size_t>& edges) {
+    edges.clear();
+    for (size_t i = 0; i < piece.size(); ++i) {
+        if ((static_cast<unsigned char>(piece[i]) & 0xC0) != 0x80) edges.push_back(i);
+    }
+    edges.push_back(piece.size());
+}
+
+struct Merge {
+    int32_t piece, left, right;
+};
+
+class Merger {
+public:
+    Merger(const std::vector<std::string_view>& pieces, const float* scores)
+        : pieces_(pieces), scores_(scores), index_(pieces) {}
+
+    std::vector<Merge> all() {
+        std::vector<Merge> merges;
+        for (size_t i = 0; i < pieces_.size(); ++i) {
+            find_edges(pieces_[i], edges_);
+            const size_t at = edges_.size() > 2 ? split(pieces_[i]) : 0;
+            if (at == 0) continue;
+            const int32_t left = index_.find(pieces_[i].substr(0, at));
+            merges.push_back({static_cast<int32_t>(i), left, index_.find(pieces_[i].substr(at))});
+        }
+        return merges;
+    }
+
+private:
+    // Where the last merge that forms the piece joins it, or 0 if nothing forms it.
+    size_t split(std::string_view piece) {
+        size_t found = 0;
+        int ways = 0;
+        for (size_t e = 1; e + 1 < edges_.size(); ++e) {
+            if (index_.find(piece.substr(0, edges_[e])) == kNone) continue;
+            if (index_.find(piece.substr(edges_[e])) == kNone) continue;
+            found = edges_[e];
+            ++ways;
+        }
+        return ways > 1 ? simulate(piece) : found;
+    }
+
+    // Byte pair encoding: the best neighbours join, the leftmost among equals, until two symbols are left.
+    size_t simulate(std::string_view piece) {
+        joined_.clear();
+        for (size_t e = 0; e + 2 < edges_.size(); ++e) joined_.push_back(join(piece, e));
+        while (edges_.size() > 3) {
+            size_t best = edges_.size();
+            for (size_t e = 0; e < joined_.size(); ++e) {
+                if (joined_[e] == kNone) continue;
+                if (best == edges_.size() || scores_[joined_[e]] > scores_[joined_[best]]) best = e;
+            }
+            if (best == edges_.size()) return 0;
+            edges_.erase(edges_.begin() + static_cast<std::ptrdiff_t>(best) + 1);
+            joined_.erase(joined_.begin() + static_cast<std::ptrdiff_t>(best));
+            if (best > 0) joined_[best - 1] = join(piece, best - 1);
+            if (best < joined_.size()) joined_[best] = join(piece, best);
+        }
+        return edges_[1];
+    }
+
+    // The piece that the symbols at edges e and e + 1 make.
+    int32_t join(std::string_view piece, size_t e) const {
+        return index_.find(piece.substr(edges_[e], edges_[e + 2] - edges_[e]));
+    }
+
+    const std::vector<std::string_view>& pieces_;
+    const float* scores_;
+    Index index_;
+    std::vector<size_t> edges_;    // of the piece at hand
+    std::vector<int32_t> joined_;  // per pair of neighbours
+};
+
+using Scores = nb::ndarray<const float, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
+
+// int32 [merges, 3]: piece, left, right. Empty strings take no part.
+nb::object bpe_merges(nb::list pieces, Scores scores) {
+    std::vector<std::string_view> views;
+    views.reserve(nb::len(pieces));
+    for (nb::handle piece : pieces) views.push_back(nb::cast<std::string_view>(piece));
+    if (views.size() != scores.shape(0)) throw nb::value_error("one score per piece");
+    auto* merges = new std::vector<Merge>(Merger(views, scores.data()).all());
+    nb::capsule owner(merges, [](void* p) noexcept { delete static_cast<std::vector<Merge>*>(p); });
+    auto* data = reinterpret_cast<int32_t*>(merges->data());
+    return nb::cast(nb::ndarray<nb::numpy, int32_t, nb::ndim<2>>(data, {merges->size(), 3}, owner));
+}
+
+}  // namespace
+
+namespace transom {
+
+void register_merges(nb::module_& m) { m.def("bpe_merges", &bpe_merges, nb::arg("pieces"), nb::arg("scores")); }
+
+}  // namespace transom

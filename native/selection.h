@@ -1,0 +1,26 @@
+#pragma once
+
+#include "kernels.h"
+
+namespace transom {
+
+// How to choose one token: Ops.choose.
+struct Choice {
+    float temperature;
+    int32_t top_k;
+    float top_p, min_p;
+    uint64_t seed;
+    int32_t position;
+};
+
+struct Chosen {
+    int32_t token;
+    float logprob;
+};
+
+Chosen choose_row(const float* logits, int64_t n, const Choice& how);
+
+// The number in [0, 1) that chooses the token at a position: first word of Philox4x32-10 over 2^32.
+double uniform(uint64_t seed, int32_t position);
+
+}  // namespace transom

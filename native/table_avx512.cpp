@@ -1,0 +1,26 @@
+#if defined(__x86_64__)
+#include "scalar.h"
+
+namespace transom {
+
+const Kernels avx512_kernels = {
+    "avx512",
+    scalar::embed_packed,
+    scalar::embed_float,
+    scalar::norm,
+    scalar::norm_prepare,
+    scalar::add_norm,
+    scalar::prepare,
+    scalar::gated,
+    scalar::matmul_packed,
+    scalar::matmul_float,
+    scalar::rope_store,
+    scalar::attention,
+    scalar::attention_merge,
+    scalar::highest,
+    scalar::sum_exp,
+    scalar::collect,
+};
+
+}  // namespace transom
+#endif

@@ -1,0 +1,186 @@
+"""The native backend: `Ops` over the C++ extension, equal to `reference` to the bit.
+
+Arguments are checked in C++: a wrong shape, type or index is a ValueError that names it.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from transom import _native
+from transom.ops.protocol import (
+    ACTIVATION_GROUP,
+    F32,
+    I32,
+    LANES,
+    Activations,
+    AttentionShape,
+    ChoiceRows,
+    FloatMatrix,
+    Matrix,
+    PackedMatrix,
+    PagedKV,
+    Precision,
+    Prepared,
+    SpanRows,
+)
+
+_RECORD_WORDS = {Precision.INT8: 32, Precision.INT16: 64}
+"""int16 words of a record: an activation group with its scale and sums, as native/kernels.h has it."""
+
+_NO_SCALES: F32 = np.empty((0, 0), dtype=np.float32)
+_NO_SUMS: I32 = np.empty((0, 0), dtype=np.int32)
+
+
+@dataclass(frozen=True, slots=True)
+class NativeInfo:
+    """What the extension runs on: the instruction set and threads in use, and what the CPU has."""
+
+    isa: str
+    threads: int
+    cpu_features: tuple[str, ...]
+
+
+def info() -> NativeInfo:
+    return NativeInfo(_native.isa(), _native.threads(), tuple(_native.cpu_features()))
+
+
+def set_threads(count: int) -> None:
+    """How many threads kernels of this process use, the caller's included."""
+    _native.set_threads(count)
+
+
+def set_isa(name: str) -> None:
+    """Forces 'scalar' or 'avx512', for tests; TRANSOM_ISA does so at start. ValueError if it cannot run."""
+    _native.set_isa(name)
+
+
+class NativeOps:
+    """`Ops` in C++, without state. Activations hold records in `codes`; their scales and sums are empty.
+
+    `threads` sets how many the process's kernels use; None leaves that as it is (at first, the usable cores).
+    """
+
+    def __init__(self, threads: int | None = None) -> None:
+        if threads is not None:
+            set_threads(threads)
+
+    def embed(self, table: Matrix, tokens: I32, scale: float) -> F32:
+        out = np.empty((len(tokens), table.in_features), np.float32)
+        if isinstance(table, PackedMatrix):
+            _native.embed_packed(*_packed(table), tokens, scale, out)
+        else:
+            _native.embed_float(*_float(table), tokens, scale, out)
+        return out
+
+    def norm(self, x: F32, weight: F32, eps: float) -> F32:
+        out = np.empty(x.shape, np.float32)
+        _native.norm(x, weight, eps, out)
+        return out
+
+    def norm_prepare(self, x: F32, weight: F32, eps: float, matrix: Matrix) -> Prepared:
+        if not isinstance(matrix, PackedMatrix):
+            return self.norm(x, weight, eps)
+        precision = matrix.precision
+        records = _records(len(x), matrix)
+        _native.norm_prepare(x, weight, eps, precision, records)
+        return Activations(records, _NO_SCALES, _NO_SUMS, precision)
+
+    def prepare(self, x: F32, matrix: Matrix) -> Prepared:
+        if not isinstance(matrix, PackedMatrix):
+            return x
+        precision = matrix.precision
+        records = _records(len(x), matrix)
+        _native.prepare(x, precision, records)
+        return Activations(records, _NO_SCALES, _NO_SUMS, precision)
+
+    def matmul(self, x: Prepared, matrix: Matrix) -> F32:
+        rows = x.codes if isinstance(x, Activations) else x
+        out = np.empty((len(rows), matrix.out_features), np.float32)
+        if not isinstance(matrix, PackedMatrix):
+            _native.matmul_float(rows, *_float(matrix), out)
+            return out
+        if not isinstance(x, Activations) or x.precision != matrix.precision:
+            raise ValueError(f"x: not prepared for a matrix of precision {matrix.precision.name}")
+        _native.matmul_packed(rows, matrix.precision, *_packed(matrix), out)
+        return out
+
+    def gated_prepare(self, gate_up: F32, matrix: Matrix) -> Prepared:
+        if not isinstance(matrix, PackedMatrix):
+            out = np.empty((len(gate_up), gate_up.shape[1] // 2), np.float32)
+            _native.gated(gate_up, out)
+            return out
+        precision = matrix.precision
+        records = _records(len(gate_up), matrix)
+        _native.gated_prepare(gate_up, precision, records)
+        return Activations(records, _NO_SCALES, _NO_SUMS, precision)
+
+    def add_norm(self, x: F32, y: F32, weight: F32, eps: float) -> None:
+        _native.add_norm(x, y, weight, eps)
+
+    def rope_store(
+        self,
+        qkv: F32,
+        shape: AttentionShape,
+        q_norm: F32 | None,
+        k_norm: F32 | None,
+        eps: float,
+        cos_sin: F32,
+        kv: PagedKV,
+        layer: int,
+        spans: SpanRows,
+    ) -> F32:
+        heads, kv_heads, head_dim = shape.heads, shape.kv_heads, shape.head_dim
+        q = np.empty((len(qkv), heads, head_dim), np.float32)
+        where = (kv.pages, kv.rows, kv.page_size, layer, spans.positions, spans.token_rows)
+        _native.rope_store(qkv, heads, kv_heads, head_dim, q_norm, k_norm, eps, cos_sin, *where, q)
+        return q
+
+    def attention(self, q: F32, shape: AttentionShape, kv: PagedKV, layer: int, spans: SpanRows) -> F32:
+        out = np.empty((len(q), shape.heads * shape.head_dim), np.float32)
+        heads, kv_heads, head_dim = shape.heads, shape.kv_heads, shape.head_dim
+        # What is absent is 0 to the extension: no window or softcap is 0.
+        window, softcap = shape.window or 0, shape.softcap or 0.0
+        where = (kv.pages, kv.rows, kv.page_size, layer, spans.rows, spans.starts, spans.offsets)
+        _native.attention(q, heads, kv_heads, head_dim, window, shape.scale, softcap, *where, out)
+        return out
+
+    def choose(self, logits: F32, how: ChoiceRows) -> tuple[I32, F32]:
+        tokens, logprobs = np.empty(len(logits), np.int32), np.empty(len(logits), np.float32)
+        limits = (how.temperature, how.top_k, how.top_p, how.min_p)
+        _native.choose(logits, *limits, how.seed, how.position, tokens, logprobs)
+        return tokens, logprobs
+
+    def copy_pages(self, kv: PagedKV, source: int, target: int, tokens: int) -> None:
+        _native.copy_pages(kv.pages, kv.rows, kv.page_size, source, target, tokens)
+
+
+def _packed(m: PackedMatrix) -> tuple[NDArray[np.uint8], F32, F32 | None, int, int, int]:
+    return m.codes, m.scales, m.minima, m.group, m.out_features, m.in_features
+
+
+def _float(m: FloatMatrix) -> tuple[F32, int, int]:
+    return m.values, m.out_features, m.in_features
+
+
+def _records(tokens: int, matrix: PackedMatrix) -> NDArray[np.int16]:
+    groups = matrix.in_features // ACTIVATION_GROUP
+    return np.empty((tokens, groups, _RECORD_WORDS[matrix.precision]), np.int16)
+
+
+def textbook(x: Activations) -> Activations:
+    """Native activations in the protocol's own form. For tests: nothing computes with it."""
+    tokens, groups, _ = x.codes.shape
+    raw = x.codes.view(np.int8)
+    if x.precision == Precision.INT8:
+        codes, scales = raw[:, :, :32].astype(np.int16), raw[:, :, 32:36]
+    else:
+        codes = 254 * raw[:, :, :32].astype(np.int16) + raw[:, :, 32:64]
+        scales = raw[:, :, 64:68]
+    return Activations(
+        codes=codes.reshape(tokens, -1),
+        scales=np.ascontiguousarray(scales).view(np.float32).reshape(tokens, groups),
+        sums=codes.reshape(tokens, -1, LANES).sum(axis=2, dtype=np.int32),
+        precision=x.precision,
+    )
