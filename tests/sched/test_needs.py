@@ -57,7 +57,7 @@ def test_what_is_still_to_take_is_enough_token_by_token(
 
 def test_a_window_pays_for_what_comes_with_what_falls_out() -> None:
     grids = (Grid(Full(), 4, True), Grid(Window(8), 4, False))
-    assert still_to_take(grids, held(grids, 40, 40), 80) == (10, 2)
+    assert still_to_take(grids, held(grids, 40, 40), 80) == (10, 1)
 
 
 def test_pages_at_an_end_is_monotone() -> None:

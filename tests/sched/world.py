@@ -6,12 +6,14 @@ right one, in every component. Wrong KV, in any way, is a failed assertion; text
 """
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
 
-from transom.kv.cache import HybridCache
+from transom.kv.cache import Holding, HybridCache
 from transom.kv.layout import CacheLayout, PrefixCaching, pages_alone
+from transom.sched.intents import Admit, Continue, Plan
 from transom.sched.limits import Limits
 from transom.sched.scheduler import Scheduler
 from transom.sched.states import Idle, IdleReason
@@ -158,6 +160,32 @@ def minimum(components: Sequence[ComponentSpec], page_size: int, context: int) -
     return tuple(pages_alone(c, page_size, context, 1) for c in components)
 
 
+class CheckedScheduler(Scheduler):
+    """Asserts of every plan what must hold whatever the situation."""
+
+    def plan(self) -> Plan:
+        plan = super().plan()
+        assert plan == super().plan(), "planning changes nothing"
+        spans = {self._id(intent): intent.span for intent in plan.spans}
+        assert len(spans) == len(plan.spans), "one span per request"
+        assert sum(map(len, spans.values())) <= self._limits.chunk_tokens
+        victims = [victim.progress.id for victim in plan.retract]
+        assert spans.keys().isdisjoint(victims)
+        running = [state.progress.id for state in self._running]
+        if running:
+            assert running[0] in spans, "the lead is in every step"
+            assert running[0] not in victims
+        admitted = spans.keys() - set(running)
+        assert len(running) - len(victims) + len(admitted) <= self._limits.max_running
+        assert not (admitted and victims), "nobody is admitted while somebody is retracted"
+        return plan
+
+    @staticmethod
+    def _id(intent: Continue | Admit) -> RequestId:
+        state = intent.running if isinstance(intent, Continue) else intent.waiting
+        return state.progress.id
+
+
 class World:
     """Owns a cache, a scheduler and a content runner, and everything that came out of them."""
 
@@ -195,7 +223,7 @@ class World:
             first_outputs_expected=outputs_expected,
             prefix_gain_min=prefix_gain_min,
         )
-        self.scheduler = Scheduler(self.cache, self.limits)
+        self.scheduler = CheckedScheduler(self.cache, self.limits)
         self.runner = ContentRunner(self.cache)
         self.requests: dict[RequestId, Request] = {}
         self.inbox: list[Command] = []
@@ -302,3 +330,37 @@ class World:
 
     def last_step(self) -> dict[RequestId, tuple[int, int]]:
         return {s.request: (s.start, s.end) for s in self.runner.steps[-1].spans}
+
+    # ------------------------------------------------------------ trouble from outside
+
+    def set_chunk(self, tokens: int) -> None:
+        """Another budget per step from now on."""
+        self.scheduler._limits = replace(self.scheduler._limits, chunk_tokens=tokens)
+
+    def ballast(self, rows: int) -> list[Holding]:
+        """Holdings that are nobody's request, one page each, so that memory can be taken away."""
+        held = []
+        for number in range(rows):
+            request = RequestId(-1 - number)
+            tokens = np.full(self.context, 1_000 + number, np.int32)
+            namespace = self.cache.namespace(request, f"ballast {number}")
+            held.append(self.cache.admit(request, namespace, tokens, self.cache.cold()))
+            self.cache.extend(held[-1], 1)
+        return held
+
+    def swell(self, ballast: Sequence[Holding]) -> None:
+        """`ballast` takes every page of at least one component."""
+        for holding in ballast:
+            while min(self.cache.room()) > 0 and holding.allocated < self.context:
+                self.cache.extend(holding, min(self.context, holding.allocated + self.cache.layout.page_size))
+        assert min(self.cache.room()) == 0, self.cache.room()
+
+    def shrink(self, ballast: Sequence[Holding]) -> None:
+        for holding in ballast:
+            self.cache.drop(holding)
+
+    def retract_all(self) -> None:
+        """Every running request is retracted, for no reason of its own."""
+        for running in tuple(self.scheduler._running):
+            self.scheduler._give_back(running)
+            self.scheduler._move_to_waiting(running)

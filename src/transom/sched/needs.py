@@ -33,10 +33,10 @@ def expected_end(length: int, outputs: int, kv_limit: int, outputs_expected: int
 def pages_at(grid: Grid, end: int) -> int:
     """Pages held of a component, at most, on the way to `end` by a request that grows page by page.
 
-    It takes its last page while it still keeps what the boundary before the last whole one needs.
+    It takes a new page while it keeps what the boundary before that page needs.
     """
     last = grid.ceil(end)
-    return last - grid.keep(max(0, last - 2) * grid.page_size)
+    return last - grid.keep(max(0, last - 1) * grid.page_size)
 
 
 def still_to_take(grids: Iterable[Grid], holding: Holding, end: int) -> Pages:

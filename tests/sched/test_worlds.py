@@ -1,0 +1,97 @@
+"""Random worlds: every text is the cold text, whatever happens to whoever runs beside it."""
+
+import random
+
+import pytest
+
+from tests.sched.world import World, minimum
+from transom.kv.layout import PrefixCaching
+from transom.values import Full, Window
+
+PAGES = (1, 3, 4, 16)
+WINDOWS = (1, 2, 4, 7, 16)
+SEEDS = range(6)
+
+
+def random_world(random: random.Random, page: int, window: int) -> World:
+    context = random.choice([17, 32, 48])
+    windows = (window,) if random.random() < 0.7 else (window, random.choice(WINDOWS))
+    components = (Full(), *map(Window, windows))
+    least = minimum(components, page, context)
+    more = random.choice([0, 1, 3, 3])
+    return World(
+        page=page,
+        windows=windows,
+        pages=[pages + int(more * pages * random.random()) for pages in least],
+        rows=random.choice([1, 2, 4, 8, 8]),
+        chunk=random.choice([1, 3, 8, 20, 20]),
+        context=context,
+        caching=random.choice([PrefixCaching.ON, PrefixCaching.ON, PrefixCaching.OFF]),
+        patience=random.choice([0, 3, 20]),
+        outputs_expected=random.choice([1, 4, 20]),
+        prefix_gain_min=random.choice([1, 4]),
+    )
+
+
+def submit_random(random: random.Random, world: World, stems: list[list[int]]) -> None:
+    stem = random.choice(stems)
+    shared = stem[: random.randint(0, len(stem))]
+    own = [random.randrange(50) for _ in range(random.randint(0, 12))]
+    prompt = (shared + own or [7])[: world.context]
+    room = world.context - len(prompt)
+    world.submit(
+        prompt,
+        min(room, random.choice([0, 1, 5, 12, 40, 40])),
+        priority=random.choice([0, 0, 0, 1, -1]),
+        salt=random.choice(["", "", "tenant"]),
+        stop_ids=frozenset(random.sample(range(50), random.choice([0, 0, 2]))),
+    )
+
+
+def disturb(random: random.Random, world: World) -> None:
+    chance = random.random()
+    if chance < 0.04:
+        world.flush()
+    elif chance < 0.10:
+        world.abort(random.choice(list(world.requests)))
+    elif chance < 0.13:
+        world.break_next_step()
+
+
+@pytest.mark.parametrize("window", WINDOWS)
+@pytest.mark.parametrize("page", PAGES)
+@pytest.mark.parametrize("seed", SEEDS)
+def test_every_text_is_the_cold_text_and_every_request_ends_once(seed: int, page: int, window: int) -> None:
+    rng = random.Random(f"{seed} {page} {window}")
+    world = random_world(rng, page, window)
+    stems = [[rng.randrange(50) for _ in range(rng.randint(4, 30))] for _ in range(2)]
+    for _ in range(rng.randint(5, 14)):
+        submit_random(rng, world, stems)
+        for _ in range(rng.choice([0, 0, 1, 4])):
+            world.step()
+            disturb(rng, world)
+    work = sum(len(r.prompt) + r.max_tokens for r in world.requests.values())
+    world.drain(turns_max=3 * work + 50)
+    world.runner.breaks_next = False
+    world.require_all_cold()
+    world.require_empty()
+
+
+def test_the_worlds_show_what_they_are_to_show() -> None:
+    """Hits, copies of partial pages, retractions, recomputation, broken steps: all really happen."""
+    worlds = []
+    for seed in range(30):
+        rng = random.Random(seed)
+        world = random_world(rng, rng.choice(PAGES), rng.choice(WINDOWS))
+        stems = [[rng.randrange(50) for _ in range(rng.randint(4, 30))] for _ in range(2)]
+        for _ in range(10):
+            submit_random(rng, world, stems)
+        world.step()
+        disturb(rng, world)
+        world.drain()
+        worlds.append(world)
+    stats = [world.scheduler.stats() for world in worlds]
+    assert sum(s.cached_tokens > 0 for s in stats) >= 10
+    assert sum(s.retractions > 0 for s in stats) >= 8
+    assert sum(s.recomputed_tokens > 0 for s in stats) >= 5
+    assert sum(any(work.copies for work in world.runner.steps) for world in worlds) >= 5
