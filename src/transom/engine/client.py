@@ -189,7 +189,9 @@ class EngineClient:
         with contextlib.suppress(zmq.Again):
             self._socket.send(wire.encode(wire.Shutdown()), zmq.NOBLOCK)
         try:
-            await asyncio.to_thread(_end, self._child)
+            # An engine that is still loading has nothing to finish and does not listen yet.
+            loaded = self._started.done() and self._started.exception() is None
+            await asyncio.to_thread(_end, self._child, STOP_SECONDS if loaded else 0.0)
         finally:
             self._pipe.close()
             self._context.destroy(linger=0)
@@ -330,8 +332,8 @@ def _spawn(command: Sequence[str], told: launch.Launch) -> tuple[subprocess.Pope
     return child, ours
 
 
-def _end(child: subprocess.Popen[bytes]) -> None:
-    for insist, seconds in ((child.terminate, STOP_SECONDS), (child.kill, KILL_SECONDS)):
+def _end(child: subprocess.Popen[bytes], patience: float) -> None:
+    for insist, seconds in ((child.terminate, patience), (child.kill, KILL_SECONDS)):
         try:
             child.wait(seconds)
             return

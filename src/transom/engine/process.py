@@ -45,7 +45,7 @@ Load = Callable[[EngineConfig], tuple[wire.Ready, Steps]]
 
 
 class Mailbox:
-    """Owns the engine's end of the socket, and watches the parent and SIGTERM. Mutable.
+    """Owns the engine's end of the socket, and watches the parent. Mutable.
 
     Whatever means "stop" is received as a Shutdown message.
     """
@@ -57,10 +57,13 @@ class Mailbox:
         # Long enough for a last Failed to leave; a parent that is gone takes nothing anyway.
         self._socket.linger = 1000
         self._socket.connect(endpoint)
-        self._terminated, self._wakeup = _signal_pipe()
         self._poller = zmq.Poller()
-        for readable in (self._socket, parent, self._terminated.fileno()):
-            self._poller.register(readable, zmq.POLLIN)
+        self._poller.register(self._socket, zmq.POLLIN)
+        self._poller.register(parent, zmq.POLLIN)
+
+    def stop_on(self, readable: int) -> None:
+        """Something more that means "stop" once it is readable."""
+        self._poller.register(readable, zmq.POLLIN)
 
     def send(self, message: wire.FromEngine) -> None:
         self._socket.send(wire.encode(message))
@@ -80,19 +83,20 @@ class Mailbox:
     def close(self) -> None:
         self._socket.close()
         self._context.term()
-        signal.set_wakeup_fd(-1)
-        self._terminated.close()
-        self._wakeup.close()
 
 
-def _signal_pipe() -> tuple[socket.socket, socket.socket]:
-    """A socket that becomes readable on SIGTERM: the poll wakes up, nothing is interrupted."""
+@contextlib.contextmanager
+def sigterm_socket() -> Iterator[int]:
+    """A descriptor that becomes readable on SIGTERM: a poll wakes up, nothing is interrupted."""
     readable, writable = socket.socketpair()
-    readable.setblocking(False)
-    writable.setblocking(False)
-    signal.set_wakeup_fd(writable.fileno(), warn_on_full_buffer=False)
-    signal.signal(signal.SIGTERM, lambda *_: None)
-    return readable, writable
+    with readable, writable:
+        writable.setblocking(False)
+        signal.signal(signal.SIGTERM, lambda *_: None)
+        signal.set_wakeup_fd(writable.fileno(), warn_on_full_buffer=False)
+        try:
+            yield readable.fileno()
+        finally:
+            signal.set_wakeup_fd(-1)
 
 
 # ---------------------------------------------------------------- messages and values
@@ -186,7 +190,10 @@ def run(load: Load) -> int:
     try:
         ready, steps = load(told.config)
         mailbox.send(msgspec.structs.replace(ready, pid=os.getpid()))
-        serve(mailbox, steps)
+        # While loading, SIGTERM simply kills: there is nothing yet to leave in order.
+        with sigterm_socket() as sigterm:
+            mailbox.stop_on(sigterm)
+            serve(mailbox, steps)
         return 0
     except TransomError as error:
         mailbox.send(wire.Failed(str(error)))

@@ -1,0 +1,156 @@
+"""An engine process whose model repeats the prompt: the real loop and messages, no scheduler and no model.
+
+Byte tokens; 256 begins, 257 ends. What a prompt contains decides what happens to it:
+    REJECT   refused at submit
+    STALL    three tokens, then nothing more until it is aborted
+    FAIL     one token, then the request ends with an error
+    CRASH    three tokens, then the loop raises
+    EXIT     three tokens, then the process is gone without a word
+A model named `broken` does not load, one named `slow` never does; any other answers.
+"""
+
+import os
+import sys
+import threading
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from transom import wire
+from transom.config import EngineConfig
+from transom.engine import process
+from transom.errors import ModelFileError, RequestTooLarge
+from transom.sched import turn as sched
+from transom.sched.states import Idle, IdleReason
+from transom.values import Ended, Event, FinishReason, Request, RequestId, TokenChosen, Usage
+
+CONTEXT = 512
+POOL_TOKENS = 1024
+
+
+@dataclass
+class Echo:
+    request: Request
+    cached: int
+    made: int = 0
+    script: bytes = field(init=False)
+    echoed: list[int] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.echoed = [int(t) for t in self.request.prompt if t != 256]
+        self.script = bytes(t for t in self.echoed if t < 256)
+
+    def says(self, word: bytes) -> bool:
+        return word in self.script
+
+    def usage(self) -> Usage:
+        return Usage(len(self.request.prompt), self.made, self.cached)
+
+
+class FakeSteps:
+    def __init__(self) -> None:
+        self.running: dict[RequestId, Echo] = {}
+        self.seen: set[bytes] = set()
+        self.finished = self.prompt_tokens = self.cached_tokens = self.generated = self.steps = 0
+
+    def turn(self, commands: Sequence[sched.Command]) -> sched.Turn:
+        events: list[Event] = []
+        rejected: list[sched.Rejected] = []
+        for command in commands:
+            match command:
+                case sched.Submit(request):
+                    self._submit(request, rejected)
+                case sched.Abort(number):
+                    events += self._end(number, FinishReason.ABORT) if number in self.running else ()
+                case sched.Flush():
+                    self.seen.clear()
+        before = len(events)
+        for echo in list(self.running.values()):
+            events += self._step(echo)
+        self.steps += 1
+        idle = None if len(events) > before else Idle(IdleReason.NO_WORK)
+        return sched.Turn(tuple(events), idle, tuple(rejected))
+
+    def stats(self) -> wire.Stats:
+        used = sum(len(echo.request.prompt) + echo.made for echo in self.running.values())
+        components = tuple(wire.ComponentUse(name, POOL_TOKENS, used, 7) for name in ("full", "window"))
+        return wire.Stats(
+            running=len(self.running),
+            waiting=0,
+            requests_finished=self.finished,
+            prompt_tokens=self.prompt_tokens,
+            cached_tokens=self.cached_tokens,
+            computed_tokens=self.prompt_tokens - self.cached_tokens + self.generated,
+            generated_tokens=self.generated,
+            retractions=3,
+            steps=self.steps,
+            components=components,
+        )
+
+    def _submit(self, request: Request, rejected: list[sched.Rejected]) -> None:
+        key = request.salt.encode() + b"\0" + request.prompt.tobytes()
+        echo = Echo(request, len(request.prompt) - 1 if key in self.seen else 0)
+        if echo.says(b"REJECT"):
+            rejected.append(sched.Rejected(request.id, RequestTooLarge("no pool holds it")))
+            return
+        self.seen.add(key)
+        self.running[request.id] = echo
+        self.prompt_tokens += len(request.prompt)
+        self.cached_tokens += echo.cached
+
+    def _step(self, echo: Echo) -> list[Event]:
+        if echo.made == 3:
+            if echo.says(b"STALL"):
+                return []
+            if echo.says(b"CRASH"):
+                raise ValueError("the fake broke as asked")
+            if echo.says(b"EXIT"):
+                os._exit(7)
+        if echo.made == 1 and echo.says(b"FAIL"):
+            return self._end(echo.request.id, FinishReason.ERROR, "its step failed")
+        token = echo.echoed[echo.made % len(echo.echoed)]
+        echo.made += 1
+        self.generated += 1
+        chosen = TokenChosen(echo.request.id, token, -0.5)
+        if token in echo.request.stop_ids:
+            return [chosen, *self._end(echo.request.id, FinishReason.STOP)]
+        if echo.made == echo.request.max_tokens:
+            return [chosen, *self._end(echo.request.id, FinishReason.LENGTH)]
+        return [chosen]
+
+    def _end(self, number: RequestId, reason: FinishReason, message: str = "") -> list[Event]:
+        self.finished += 1
+        return [Ended(number, reason, self.running.pop(number).usage(), message)]
+
+
+def ready() -> wire.Ready:
+    return wire.Ready(
+        pid=0,
+        model="echo",
+        architecture="echo",
+        context=CONTEXT,
+        weights_bytes=12345678,
+        components=(
+            wire.ComponentInfo("full", 3, None, POOL_TOKENS, 1 << 20),
+            wire.ComponentInfo("window", 15, 512, POOL_TOKENS, 5 << 20),
+        ),
+        page_size=16,
+        threads=2,
+        isa="none",
+        max_running_requests=32,
+        chunked_prefill_size=512,
+        load_seconds=0.1,
+    )
+
+
+def load(config: EngineConfig) -> tuple[wire.Ready, process.Steps]:
+    if config.model == "broken":
+        raise ModelFileError("broken.gguf: tensor x is truncated")
+    if config.model == "bug":
+        raise ZeroDivisionError("the loader has a bug")
+    if config.model == "slow":
+        threading.Event().wait()
+    return ready(), FakeSteps()
+
+
+if __name__ == "__main__":
+    sys.exit(process.run(load))

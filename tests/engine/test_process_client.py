@@ -1,0 +1,288 @@
+"""The engine process and its client, over the real socket, with a model that repeats its prompt."""
+
+import asyncio
+import os
+import signal
+import sys
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from transom.config import EngineConfig
+from transom.engine.client import EngineClient, Prompt, Replies
+from transom.errors import EngineDied, TransomError
+from transom.values import FinishReason, Sampling
+from transom.wire import EndOut, TokenOut
+
+COMMAND = (sys.executable, str(Path(__file__).with_name("fake_engine.py")))
+DEADLINE_SECONDS = 30
+
+
+def run(test: Callable[[], Awaitable[None]]) -> None:
+    async def bounded() -> None:
+        await asyncio.wait_for(test(), DEADLINE_SECONDS)
+
+    asyncio.run(bounded())
+
+
+@asynccontextmanager
+async def engine(model: str = "echo") -> AsyncIterator[EngineClient]:
+    client = await EngineClient.start(EngineConfig(model=model), COMMAND)
+    try:
+        yield client
+    finally:
+        await client.stop()
+
+
+def prompt(text: str, max_tokens: int = 8) -> Prompt:
+    tokens = np.frombuffer(text.encode(), np.uint8).astype(np.int32)
+    return Prompt(tokens, max_tokens, (257,), Sampling(seed=2**64 - 1))
+
+
+async def collect(replies: Replies, count: int) -> tuple[dict[int, list[int]], dict[int, EndOut]]:
+    """Tokens and ends by number, until `count` requests have ended."""
+    tokens: dict[int, list[int]] = {}
+    ends: dict[int, EndOut] = {}
+    while len(ends) < count:
+        for reply in await replies.take():
+            if isinstance(reply, TokenOut):
+                tokens.setdefault(reply.id, []).append(reply.token)
+            else:
+                ends[reply.id] = reply
+    return tokens, ends
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    """Let the loop turn until something is true; `run` has the deadline."""
+    while not condition():
+        await asyncio.sleep(0.001)
+
+
+def is_alive(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    return True
+
+
+def test_tokens_and_one_end_arrive_in_order_for_each_of_many_requests() -> None:
+    async def body() -> None:
+        async with engine() as client:
+            with client.replies() as replies:
+                texts = {replies.submit(prompt(f"text {i}", 5 + i)): f"text {i}" for i in range(20)}
+                tokens, ends = await collect(replies, len(texts))
+            for number, text in texts.items():
+                echoed = text * 5
+                assert bytes(tokens[number]).decode() == echoed[: len(tokens[number])]
+                assert ends[number].reason is FinishReason.LENGTH
+                assert ends[number].usage.completion_tokens == len(tokens[number])
+            assert client.in_flight == 0
+            assert client.stats.requests_finished == 20
+
+    run(body)
+
+
+def test_leaving_the_replies_aborts_what_has_not_ended() -> None:
+    async def body() -> None:
+        async with engine() as client:
+            with client.replies() as replies:
+                replies.submit(prompt("STALL"))
+                await replies.take()
+                assert client.stats.running == 1
+            assert client.in_flight == 0
+            await until(lambda: client.stats.running == 0)
+
+    run(body)
+
+
+def test_cancelling_the_reader_aborts_its_request() -> None:
+    async def body() -> None:
+        async with engine() as client:
+
+            async def read() -> None:
+                with client.replies() as replies:
+                    replies.submit(prompt("STALL"))
+                    await collect(replies, 1)
+
+            reading = asyncio.ensure_future(read())
+            await until(lambda: client.stats.running == 1)
+            reading.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await reading
+            await until(lambda: client.stats.running == 0)
+
+    run(body)
+
+
+def test_an_asked_for_abort_is_answered_with_an_end_that_has_the_usage() -> None:
+    async def body() -> None:
+        async with engine() as client:
+            with client.replies() as replies:
+                number = replies.submit(prompt("STALL"))
+                await replies.take()
+                replies.abort(number)
+                _, ends = await collect(replies, 1)
+                assert ends[number].reason is FinishReason.ABORT
+                assert ends[number].usage.prompt_tokens == 5
+                replies.abort(number)
+
+    run(body)
+
+
+def test_a_refused_request_ends_with_the_reason_and_others_go_on() -> None:
+    async def body() -> None:
+        async with engine() as client:
+            with client.replies() as replies:
+                refused, good = replies.submit(prompt("REJECT")), replies.submit(prompt("good"))
+                tokens, ends = await collect(replies, 2)
+                assert refused not in tokens
+                end = ends[refused]
+                assert end.reason is FinishReason.ERROR
+                assert (end.message, end.code, end.param) == (
+                    "no pool holds it",
+                    "context_length_exceeded",
+                    "prompt",
+                )
+                assert bytes(tokens[good]) == b"goodgood"
+
+    run(body)
+
+
+def test_flush_returns_after_the_engine_has_flushed() -> None:
+    async def body() -> None:
+        async def cached(client: EngineClient) -> int:
+            with client.replies() as replies:
+                number = replies.submit(prompt("again"))
+                _, ends = await collect(replies, 1)
+            return ends[number].usage.cached_tokens
+
+        async with engine() as client:
+            assert [await cached(client), await cached(client)] == [0, 4]
+            await client.flush()
+            assert await cached(client) == 0
+
+    run(body)
+
+
+@pytest.mark.parametrize("how", ["CRASH", "EXIT"])
+def test_when_the_engine_dies_every_request_in_flight_gets_an_error(how: str) -> None:
+    async def body() -> None:
+        async with engine() as client:
+            with client.replies() as bystander, client.replies() as culprit:
+                bystander.submit(prompt("STALL"))
+                await bystander.take()
+                culprit.submit(prompt(how))
+                for replies in (culprit, bystander):
+                    with pytest.raises(EngineDied):
+                        await collect(replies, 1)
+            assert client.in_flight == 0
+            with client.replies() as replies, pytest.raises(EngineDied):
+                replies.submit(prompt("too late"))
+            with pytest.raises(EngineDied):
+                await client.flush()
+
+    run(body)
+
+
+def test_an_engine_that_is_killed_is_noticed_while_idle() -> None:
+    async def body() -> None:
+        async with engine() as client:
+            os.kill(client.ready.pid, signal.SIGKILL)
+            await until(lambda: client.death is not None)
+
+    run(body)
+
+
+def test_a_crash_says_why() -> None:
+    async def body() -> None:
+        async with engine() as client:
+            with client.replies() as replies:
+                replies.submit(prompt("CRASH"))
+                with pytest.raises(EngineDied, match="the fake broke as asked"):
+                    await collect(replies, 1)
+
+    run(body)
+
+
+@pytest.mark.parametrize(("model", "message"), [("broken", "tensor x is truncated"), ("bug", "has a bug")])
+def test_an_engine_that_cannot_load_gives_one_line_and_leaves_nothing(model: str, message: str) -> None:
+    async def body() -> None:
+        with pytest.raises(TransomError, match=message) as caught:
+            await EngineClient.start(EngineConfig(model=model), COMMAND)
+        assert "\n" not in str(caught.value)
+
+    run(body)
+
+
+def test_a_start_that_is_cancelled_leaves_no_process_and_no_directory(tmp_path: Path) -> None:
+    async def body() -> None:
+        starting = asyncio.ensure_future(EngineClient.start(EngineConfig(model="slow"), COMMAND))
+        await until(lambda: any(tmp_path.iterdir()))
+        starting.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await starting
+        assert not any(tmp_path.iterdir())
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("tempfile.tempdir", str(tmp_path))
+        run(body)
+
+
+def test_the_sockets_directory_is_private_and_goes_with_the_engine(tmp_path: Path) -> None:
+    async def body() -> None:
+        async with engine() as client:
+            (directory,) = tmp_path.iterdir()
+            assert directory.stat().st_mode & 0o777 == 0o700
+            pid = client.ready.pid
+            assert is_alive(pid)
+        assert not is_alive(pid)
+        assert not any(tmp_path.iterdir())
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("tempfile.tempdir", str(tmp_path))
+        run(body)
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_sigterm_ends_the_engine_and_sigint_does_not(number: signal.Signals) -> None:
+    async def body() -> None:
+        async with engine() as client:
+            os.kill(client.ready.pid, number)
+            if number is signal.SIGTERM:
+                await until(lambda: client.death is not None)
+                assert await asyncio.to_thread(client._child.wait) == 0
+            else:
+                await client.flush()
+
+    run(body)
+
+
+def test_the_engine_ends_when_its_parent_is_gone() -> None:
+    async def body() -> None:
+        async with engine() as client:
+            # What the kernel does for a parent that was killed.
+            client._pipe.shutdown(2)
+            assert await asyncio.to_thread(client._child.wait) == 0
+
+    run(body)
+
+
+def test_a_request_too_many_tokens_old_is_dropped_without_harm() -> None:
+    """Replies for numbers nobody waits for any more are ignored."""
+
+    async def body() -> None:
+        async with engine() as client:
+            for _ in range(20):
+                with client.replies() as replies:
+                    replies.submit(prompt("gone", 1000))
+                    await replies.take()
+            with client.replies() as replies:
+                number = replies.submit(prompt("here", 4))
+                tokens, _ = await collect(replies, 1)
+                assert bytes(tokens[number]) == b"here"
+
+    run(body)

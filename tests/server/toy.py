@@ -1,0 +1,114 @@
+"""A server over the fake engine, as a process of its own; bytes are its tokens.
+
+`python toy.py [--model NAME] [--log-level L]` serves on a free port and prints the URL.
+"""
+
+import codecs
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from transom import wire
+from transom.config import EngineConfig, ServerConfig
+from transom.errors import BadRequest, TransomError
+from transom.server.run import Site, listen, serve
+from transom.server.text import Detokenizer, Turn
+from transom.values import Tokens
+
+BEGIN, END = 256, 257
+CONTEXT = 512
+BODY_BYTES_MAX = 100_000
+FAKE_ENGINE = Path(__file__).parents[1] / "engine" / "fake_engine.py"
+
+
+class ByteDetokenizer:
+    def __init__(self) -> None:
+        self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
+
+    def push(self, token: int) -> str:
+        return self._decoder.decode(bytes([token])) if token < BEGIN else ""
+
+    def finish(self) -> str:
+        return self._decoder.decode(b"", True)
+
+
+class ByteText:
+    """A begin token, then a text's bytes."""
+
+    vocabulary = 258
+    stop_ids = frozenset({END})
+
+    def encode(self, text: str) -> Tokens:
+        return np.array([BEGIN, *text.encode()], dtype=np.int32)
+
+    def encode_chat(self, turns: Sequence[Turn]) -> Tokens:
+        for role, _ in turns:
+            if role not in ("system", "user", "assistant"):
+                raise BadRequest(f"messages: the role {role!r} is not known", param="messages")
+        return self.encode("|".join(f"{role[0]}:{content}" for role, content in turns))
+
+    def piece(self, token: int) -> bytes:
+        return bytes([token]) if token < BEGIN else b""
+
+    def detokenizer(self) -> Detokenizer:
+        return ByteDetokenizer()
+
+
+@dataclass(frozen=True)
+class Running:
+    """A server that answers."""
+
+    url: str
+    process: subprocess.Popen[str]
+    engine_pid: int
+
+
+@contextmanager
+def running_server(model: str = "echo", directory: Path | None = None) -> Iterator[Running]:
+    """A toy server, killed at the end if it still runs."""
+    environment = {**os.environ, **({"TMPDIR": str(directory)} if directory else {})}
+    process = subprocess.Popen(
+        [sys.executable, __file__, model], stdout=subprocess.PIPE, text=True, env=environment
+    )
+    assert process.stdout is not None
+    try:
+        url, _, pid = process.stdout.readline().strip().partition(" ")
+        yield Running(url, process, int(pid or 0))
+    finally:
+        if process.poll() is None:
+            process.send_signal(signal.SIGTERM)
+            try:
+                process.wait(10)
+            finally:
+                process.kill()
+        process.stdout.close()
+
+
+def main(model: str) -> int:
+    def announce(ready: wire.Ready, url: str) -> None:
+        print(url, ready.pid, flush=True)
+
+    site = Site(
+        ServerConfig(port=0, body_bytes_max=BODY_BYTES_MAX),
+        EngineConfig(model=model),
+        "toy",
+        ByteText,
+        (sys.executable, str(FAKE_ENGINE)),
+    )
+    try:
+        serve(site, listen("127.0.0.1", 0), announce)
+    except TransomError as error:
+        print(f"transom: {error}", file=sys.stderr)
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1]))
