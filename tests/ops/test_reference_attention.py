@@ -201,24 +201,37 @@ def slow_tile(q: F32, k: F32, v: F32, seen: range, scale: float) -> tuple[np.flo
     return largest, slow_folded(lanes), a
 
 
-@pytest.mark.parametrize(("position", "window"), [(19, None), (19, 5), (150, None), (150, 30), (128, 70)])
-def test_attention_follows_its_text_step_by_step(position: int, window: int | None) -> None:
-    keys, values, q = random(28, 151, 2, 32), random(29, 151, 2, 32), random(30, 1, 4, 32) * 2
-    got = attend(q, stored(keys, values), position, replace(SHAPE, window=window)).reshape(4, 32)
-    k, v = (x.astype(np.float16).astype(np.float32)[:, 1] for x in (keys, values))
+def slow_attention(q: F32, k: F32, v: F32, position: int, window: int | None) -> F32:
+    """One query and head: the text of `Ops.attention`, one scalar at a time."""
     first = 0 if window is None else position - window + 1
     tiles = [
-        slow_tile(q[0, 3], k, v, range(max(first, start), min(start + 64, position + 1)), SHAPE.scale)
+        slow_tile(q, k, v, range(max(first, start), min(start + 64, position + 1)), SHAPE.scale)
         for start in range(first // 64 * 64, position + 1, 64)
     ]
     largest, total, acc = tiles[0]
-    for m, l, a in tiles[1:]:  # noqa: E741
+    for m, sum_of_tile, a in tiles[1:]:
         both = max(largest, m)
         s, t = slow_exp(largest - both), slow_exp(m - both)
-        total = slow_fma(l, t, np.float32(total * s))
+        total = slow_fma(sum_of_tile, t, np.float32(total * s))
         acc = np.array([slow_fma(new, t, np.float32(old * s)) for new, old in zip(a, acc, strict=True)])
         largest = both
-    np.testing.assert_array_equal(got[3], acc * (np.float32(1) / total))
+    return acc * (np.float32(1) / total)
+
+
+@pytest.mark.parametrize(("position", "window"), [(19, None), (19, 5), (150, None), (150, 30), (128, 70)])
+def test_attention_follows_its_text_step_by_step(position: int, window: int | None) -> None:
+    shape = replace(SHAPE, window=window)
+    for seed in range(6):
+        keys, values, q = (
+            random(40 + seed, 151, 2, 32),
+            random(50 + seed, 151, 2, 32),
+            random(60 + seed, 1, 4, 32),
+        )
+        got = attend(q, stored(keys, values), position, shape).reshape(4, 32)
+        k, v = (x.astype(np.float16).astype(np.float32) for x in (keys, values))
+        head = seed % 4
+        expected = slow_attention(q[0, head], k[:, head // 2], v[:, head // 2], position, window)
+        np.testing.assert_array_equal(got[head], expected)
 
 
 def test_a_nan_query_is_its_own_trouble() -> None:

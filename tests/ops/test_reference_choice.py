@@ -94,6 +94,13 @@ def test_the_draw_is_the_first_cumulated_weight_above_u() -> None:
     assert got.tolist() == [int(4 * uniform(9, position)) for position in range(500)]
 
 
+def test_a_cumulated_weight_equal_to_u_is_not_above_it() -> None:
+    """At this position u is 0xC5DF / 65536 exactly: the first 0xC5DF of 65536 equal tokens are passed over."""
+    assert uniform(0, 167078) == 0xC5DF / 65536
+    tokens, _ = OPS.choose(np.zeros((1, 65536), dtype=np.float32), how(position=167078))
+    assert tokens[0] == 0xC5DF
+
+
 def test_tokens_are_ordered_by_logit_before_the_draw() -> None:
     got = draws([0.0, 10.0, 10.0], 500, seed=9, top_k=2)
     assert got.tolist() == [1 + int(2 * uniform(9, position)) for position in range(500)]
@@ -112,6 +119,13 @@ def test_tokens_are_ordered_by_logit_before_the_draw() -> None:
 )
 def test_top_k_keeps_the_first_k_lowest_ids_first_among_equals(top_k: int, kept: set[int]) -> None:
     assert set(draws([0.0, 1.0, 1.0, 1.5, 0.0], 2000, top_k=top_k).tolist()) == kept
+
+
+def test_ties_are_cut_by_id_among_thousands() -> None:
+    logits = np.zeros((50, 5000), dtype=np.float32)
+    logits[:, ::2] = 1
+    tokens, _ = OPS.choose(logits, how(50, top_k=10))
+    assert set(tokens.tolist()) <= set(range(0, 20, 2))
 
 
 LOGITS_OF_TENTHS = [math.log(p) for p in (0.1, 0.4, 0.2, 0.3)]
