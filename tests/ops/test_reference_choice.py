@@ -95,7 +95,7 @@ def test_the_draw_is_the_first_cumulated_weight_above_u() -> None:
 
 
 def test_a_cumulated_weight_equal_to_u_is_not_above_it() -> None:
-    """At this position u is 0xC5DF / 65536 exactly: the first 0xC5DF of 65536 equal tokens are passed over."""
+    """At this position u is 0xC5DF / 65536 exactly: the first 0xC5DF equal tokens are passed over."""
     assert uniform(0, 167078) == 0xC5DF / 65536
     tokens, _ = OPS.choose(np.zeros((1, 65536), dtype=np.float32), how(position=167078))
     assert tokens[0] == 0xC5DF
