@@ -19,6 +19,7 @@ from transom.ops.store import KVStore
 from transom.sched import turn as sched
 from transom.sched.limits import Limits
 from transom.sched.scheduler import Scheduler
+from transom.weights.builtin import resolve_model
 from transom.weights.gguf import read_gguf
 
 
@@ -63,9 +64,10 @@ class Engine:
         return wire.ComponentUse(pool.name, pool.capacity * size, used * size, pool.unreferenced * size)
 
 
-def load_engine(config: EngineConfig, path: Path) -> tuple[wire.Ready, Engine]:
+def load_engine(config: EngineConfig) -> tuple[wire.Ready, Engine]:
     """Raises ModelFileError and ConfigError."""
     began = time.monotonic()
+    path = resolve_model(config.model)
     threads = config.threads or cores_available()
     ops = choose_ops(threads)
     model = load_model(read_gguf(path))

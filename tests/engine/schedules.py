@@ -1,0 +1,145 @@
+"""Random schedules of a real engine, and what every logit in them must equal: the cold run."""
+
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from transom.config import EngineConfig
+from transom.engine.batch import choices
+from transom.engine.engine import Engine
+from transom.engine.runner import ModelRunner
+from transom.models.decoder import Batch, forward
+from transom.models.spec import Model
+from transom.ops.protocol import F32, Ops, SpanRows
+from transom.ops.store import KVStore, KVType
+from transom.sched.turn import Abort, Command, Submit, turn
+from transom.values import Choice, Ended, Request, RequestId, Sampling, StepResult, StepWork, TokenChosen
+
+TURNS_MAX = 5000
+OUTPUTS_MAX = 96
+
+
+class RecordingRunner:
+    """Runs the model and keeps every row of logits it chose from, by request and position. Mutable."""
+
+    def __init__(self, ops: Ops, runner: ModelRunner) -> None:
+        self._ops = ops
+        self._runner = runner
+        self.logits: dict[tuple[RequestId, int], F32] = {}
+        self.spans: list[tuple[RequestId, int, int]] = []
+
+    def run(self, work: StepWork) -> StepResult:
+        rows = self._runner.logits(work)
+        sampling = [span for span in work.spans if span.sampling is not None]
+        self.spans += [(span.request, span.start, span.end) for span in work.spans]
+        for span, row in zip(sampling, rows, strict=True):
+            key = (span.request, span.end)
+            assert key not in self.logits, f"{key} was chosen twice"
+            self.logits[key] = row.copy()
+        if not sampling:
+            return StepResult((None,) * len(work.spans))
+        tokens, logprobs = self._ops.choose(rows, choices(work))
+        chosen = iter(map(Choice, tokens.tolist(), logprobs.tolist()))
+        return StepResult(tuple(None if span.sampling is None else next(chosen) for span in work.spans))
+
+
+@dataclass(slots=True)
+class Played:
+    """What a schedule brought. Mutable while it is played."""
+
+    outputs: dict[RequestId, list[int]] = field(default_factory=dict)
+    ended: dict[RequestId, Ended] = field(default_factory=dict)
+
+    def hear(self, event: TokenChosen | Ended) -> None:
+        assert event.request not in self.ended, f"{event} after {self.ended[event.request]}"
+        if isinstance(event, Ended):
+            self.ended[event.request] = event
+        else:
+            self.outputs.setdefault(event.request, []).append(event.token)
+
+
+def play(engine: Engine, runner: RecordingRunner, arrivals: Sequence[tuple[int, Command]]) -> Played:
+    """Gives each command at its turn, and goes on until every request has ended; checks all invariants."""
+    played = Played()
+    pending = sorted(arrivals, key=lambda arrival: arrival[0])
+    wanted = {command.request.id for _, command in pending if isinstance(command, Submit)}
+    for number in range(TURNS_MAX):
+        due = [command for at, command in pending if at <= number]
+        pending = [(at, command) for at, command in pending if at > number]
+        outcome = turn(engine.scheduler, due, runner)
+        assert outcome.failure is None, outcome.failure
+        assert not outcome.rejected, outcome.rejected
+        engine.cache.check()
+        for event in outcome.events:
+            played.hear(event)
+        if not pending and wanted <= played.ended.keys():
+            return played
+    raise AssertionError(f"{wanted - played.ended.keys()} not ended after {TURNS_MAX} turns")
+
+
+def cold_logits(ops: Ops, model: Model, tokens: Sequence[int], first: int) -> F32:
+    """Logits after tokens[:first], tokens[:first + 1], ... of one request alone: no cache, one chunk."""
+    count = len(tokens)
+    store = KVStore(model.spec.page_shapes(count, KVType.FLOAT16), (1,) * len(model.spec.components))
+    table = np.ones((1, 1), dtype=np.int32)
+    kv = tuple(store.paged(component, table) for component in range(len(model.spec.components)))
+    zero = np.zeros(1, dtype=np.int32)
+    spans = SpanRows(
+        rows=zero,
+        starts=zero,
+        offsets=np.array([0, count], dtype=np.int32),
+        positions=np.arange(count, dtype=np.int32),
+        token_rows=np.zeros(count, dtype=np.int32),
+    )
+    wanted = np.arange(first - 1, count, dtype=np.int32)
+    return forward(ops, model, kv, Batch(np.array(tokens, dtype=np.int32), spans, wanted))
+
+
+def assert_equal_to_cold(
+    ops: Ops, model: Model, requests: Sequence[Request], played: Played, runner: RecordingRunner
+) -> None:
+    """Every row of logits the schedule chose from has the bits of the cold run."""
+    for request in requests:
+        outputs = played.outputs.get(request.id, [])
+        if not outputs:
+            continue
+        tokens = [*request.prompt.tolist(), *outputs[:-1]]
+        cold = cold_logits(ops, model, tokens, len(request.prompt))
+        for number in range(len(outputs)):
+            position = len(request.prompt) + number
+            warm = runner.logits[request.id, position]
+            assert warm.tobytes() == cold[number].tobytes(), (request.id, position)
+
+
+def random_requests(rng: random.Random, count: int, vocabulary: int, longest: int) -> list[Request]:
+    """Requests of which most share a prefix with another, greedy and sampled, short and long."""
+    stem = [rng.randrange(4, vocabulary) for _ in range(longest)]
+    requests = []
+    for number in range(count):
+        shared = rng.choice([0, longest // 4, longest // 2, rng.randrange(longest)])
+        own = [rng.randrange(4, vocabulary) for _ in range(rng.randrange(1, longest // 3))]
+        requests.append(
+            Request(
+                id=RequestId(number + 1),
+                prompt=np.array((stem[:shared] + own)[:longest], dtype=np.int32),
+                max_tokens=rng.choice([1, 2, rng.randrange(3, OUTPUTS_MAX), OUTPUTS_MAX]),
+                sampling=Sampling(temperature=rng.choice([0.0, 0.9]), seed=number),
+            )
+        )
+    return requests
+
+
+def random_arrivals(rng: random.Random, requests: Sequence[Request]) -> list[tuple[int, Command]]:
+    """All but one at random turns within a few steps; one more of the same prompts is aborted under way."""
+    arrivals: list[tuple[int, Command]] = [(rng.randrange(0, 12), Submit(request)) for request in requests]
+    victim = requests[0]
+    doomed = Request(RequestId(len(requests) + 1), victim.prompt, max_tokens=64, sampling=Sampling(seed=1))
+    at = rng.randrange(0, 8)
+    return [*arrivals, (at, Submit(doomed)), (at + rng.randrange(1, 6), Abort(doomed.id))]
+
+
+def build(model: Model, ops: Ops, config: EngineConfig) -> tuple[Engine, RecordingRunner]:
+    engine = Engine(config, model, ops)
+    return engine, RecordingRunner(ops, engine.runner)
