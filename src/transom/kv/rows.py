@@ -24,8 +24,9 @@ class RowTable:
 
     def held(self, row: int, start: int, end: int) -> Pages:
         """The pages, none of them 0, named by entries [start, end)."""
-        entries = self.read(row, start, end)
-        return entries[entries != 0]
+        entries: Pages = self.read(row, start, end)
+        held: Pages = entries[entries != 0]
+        return held
 
     def write(self, row: int, start: int, pages: Pages) -> None:
         """Entries from `start` on become `pages`."""

@@ -1,0 +1,192 @@
+"""Any order of operations, on any page size, window and mix: all invariants after each, against the oracle."""
+
+from typing import Any
+
+import hypothesis.strategies as st
+import numpy as np
+from hypothesis import HealthCheck, settings
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+from tests.kv.world import MIXES, PAGE_SIZES, WINDOWS, Fault, Job, World, components, same, unchanged
+from transom.errors import NoSpace
+from transom.kv.cache import PrefixCaching
+from transom.kv.layout import pages_alone
+
+CONTEXT = 40
+
+choice = st.integers(0, 1 << 30)
+prompts = st.lists(st.sampled_from([0, 0, 0, 1]), min_size=1, max_size=CONTEXT)
+
+
+class CacheMachine(RuleBasedStateMachine):
+    """Operations of requests that come, run in chunks, are deferred, retracted, aborted, and end."""
+
+    @initialize(
+        page_size=st.sampled_from(PAGE_SIZES),
+        window=st.sampled_from(WINDOWS),
+        mix=st.sampled_from(MIXES),
+        slack=st.integers(0, 12),
+        caching=st.sampled_from([PrefixCaching.ON, PrefixCaching.ON, PrefixCaching.ON, PrefixCaching.OFF]),
+    )
+    def begin(self, page_size: int, window: int, mix: str, slack: int, caching: PrefixCaching) -> None:
+        kinds = components(mix, window)
+        pages = tuple(pages_alone(kind, page_size, CONTEXT, 1) + slack for kind in kinds)
+        self.world = World(kinds, pages, page_size, context=CONTEXT, caching=caching)
+        self.cache = self.world.cache
+        self.seen: list[list[int]] = [[0] * CONTEXT]
+
+    def running(self) -> list[Job]:
+        return self.world.jobs
+
+    def pick(self, number: int) -> Job:
+        return self.running()[number % len(self.running())]
+
+    @rule(fresh=prompts, old=choice, keep=st.integers(0, CONTEXT), salt=st.sampled_from(["", "", "x"]), way=choice)
+    def admit(self, fresh: list[int], old: int, keep: int, salt: str, way: int) -> None:
+        """A prompt that shares a beginning with an earlier one."""
+        tokens = (self.seen[old % len(self.seen)][:keep] + fresh)[:CONTEXT]
+        namespace, offer = self.world.offer(tokens, salt)
+        assert offer.begin.start == self.world.longest_hit(namespace, tokens), (tokens, offer)
+        cold = way % 4 == 0
+        chosen = self.cache.cold() if cold else offer
+        cost = [take + pin for take, pin in zip(chosen.takes, chosen.pins, strict=True)]
+        before, room = self.world.snapshot(), self.cache.room()
+        fits = len(self.running()) < 4 and all(c <= r for c, r in zip(cost, room, strict=True))
+        try:
+            self.world.admit(tokens, salt, cold=cold)
+        except NoSpace:
+            assert not fits, (offer, room)
+            same(before, self.world.snapshot())
+            return
+        assert fits
+        assert self.cache.room() == tuple(r - c for r, c in zip(room, cost, strict=True)), (offer, room)
+        self.seen.append(tokens)
+
+    @precondition(lambda self: self.running())
+    @rule(number=choice, length=st.integers(1, CONTEXT), publish=st.booleans(), slide=st.booleans())
+    def step(self, number: int, length: int, publish: bool, slide: bool) -> None:
+        """A chunk, or a token beyond the prompt."""
+        job = self.pick(number)
+        end = min(CONTEXT, job.holding.computed + length)
+        if end == job.holding.computed or not self.extend(job, end):
+            return
+        if end > len(job.tokens):
+            drawn = np.random.default_rng(number).integers(0, 2, end - len(job.tokens))
+            job.tokens = np.concatenate([job.tokens, drawn.astype(np.int32)])
+            self.seen.append(job.tokens.tolist())
+        self.world.run(job, end)
+        if publish:
+            self.publish(job)
+        if slide:
+            self.cache.slide(job.holding)
+
+    def extend(self, job: Job, end: int) -> bool:
+        """It succeeds exactly when there is room, and takes exactly what was said."""
+        growth, room = self.cache.growth(job.holding, 0, end), self.cache.room()
+        before = self.world.snapshot()
+        try:
+            self.cache.extend(job.holding, end)
+        except NoSpace as error:
+            assert error.need > error.have, error
+            assert any(g > r for g, r in zip(growth, room, strict=True)), (growth, room)
+            same(before, self.world.snapshot())
+            return False
+        assert self.cache.room() == tuple(r - g for r, g in zip(room, growth, strict=True)), (growth, room)
+        return True
+
+    def publish(self, job: Job) -> None:
+        """The tree has then all it had, plus holes filled; it takes no page and reclaims none."""
+        before = self.world.resident()
+        self.cache.publish(job.holding, job.tokens)
+        for old, new in zip(before, self.world.resident(), strict=True):
+            assert old <= new, (old, new)
+
+    @precondition(lambda self: self.running())
+    @rule(number=choice)
+    def settle(self, number: int) -> None:
+        job = self.pick(number)
+        self.publish(job)
+        self.cache.slide(job.holding)
+
+    @precondition(lambda self: self.running())
+    @rule(number=choice, length=st.integers(1, 8))
+    def defer(self, number: int, length: int) -> None:
+        """Extended, then not scheduled after all."""
+        job = self.pick(number)
+        end = min(CONTEXT, job.holding.computed + length)
+        if end > job.holding.allocated and self.extend(job, end):
+            self.world.audit()
+            self.cache.truncate(job.holding, job.holding.computed)
+
+    @precondition(lambda self: self.running())
+    @rule(number=choice, publish=st.booleans())
+    def end(self, number: int, publish: bool) -> None:
+        """Finished or retracted with its work published, or aborted without."""
+        job = self.pick(number)
+        if publish:
+            self.publish(job)
+        self.world.drop(job)
+
+    @rule()
+    def flush(self) -> None:
+        self.cache.flush()
+        for salt in ("", "x"):
+            namespace, offer = self.world.offer(self.seen[-1], salt)
+            assert offer.begin.start == 0, (namespace, offer)
+
+    @precondition(lambda self: self.running())
+    @rule(number=choice, fuse=st.integers(0, 40), tokens=prompts)
+    def fail_in_the_middle(self, number: int, fuse: int, tokens: list[int]) -> None:
+        """A transaction over several operations, cut at any primitive, has not happened."""
+        job, count, begun = self.pick(number), len(self.running()), self.world.next_id
+        with unchanged(self.world):
+            self.world.set_fuse(fuse)
+            try:
+                with self.cache.transaction() as transaction:
+                    self.attempt(transaction, job, tokens)
+                    raise Fault
+            except (Fault, NoSpace):
+                pass
+            finally:
+                self.world.set_fuse(None)
+                del self.running()[count:]
+                self.world.next_id = begun
+
+    def attempt(self, transaction: Any, job: Job, tokens: list[int]) -> None:
+        savepoint = transaction.savepoint()
+        self.cache.publish(job.holding, job.tokens)
+        transaction.rollback(savepoint)
+        self.cache.publish(job.holding, job.tokens)
+        self.cache.slide(job.holding)
+        self.cache.extend(job.holding, min(CONTEXT, job.holding.allocated + 5))
+        other = self.world.admit(tokens)
+        self.cache.extend(other.holding, len(tokens))
+        self.cache.drop(job.holding)
+        self.cache.flush()
+
+    @invariant()
+    def sound(self) -> None:
+        if hasattr(self, "world"):
+            self.world.audit()
+
+    def teardown(self) -> None:
+        """At idle no reference is left, and what is not cached is free."""
+        if not hasattr(self, "world"):
+            return
+        for job in list(self.running()):
+            self.world.drop(job)
+        self.world.audit()
+        assert self.cache.room() == self.cache.layout.pages
+        self.cache.flush()
+        assert all(pool.free == pool.capacity for pool in self.cache.pools)
+        assert not self.cache.tree.roots
+
+
+CacheMachine.TestCase.settings = settings(
+    max_examples=60,
+    stateful_step_count=40,
+    deadline=None,
+    derandomize=True,
+    suppress_health_check=list(HealthCheck),
+)
+TestCacheMachine = CacheMachine.TestCase
