@@ -1,0 +1,86 @@
+"""Imports point down the list of layers, never up: read from the sources, not from what runs."""
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+SOURCE = Path(__file__).parent.parent / "src" / "transom"
+
+LAYERS = (
+    ("cli",),
+    ("server",),
+    ("llm",),
+    ("engine",),
+    ("models",),
+    ("weights",),
+    ("text",),
+    ("ops",),
+    ("sched",),
+    ("kv",),
+    ("_native",),
+    ("config", "wire"),
+    ("values", "errors"),
+)
+"""Top first. A module may import from its own layer and from any below it."""
+
+RANK = {name: rank for rank, names in enumerate(LAYERS) for name in names}
+
+PURE = ("kv", "sched")
+IMPURE = {
+    "time",
+    "random",
+    "threading",
+    "asyncio",
+    "socket",
+    "subprocess",
+    "os",
+    "secrets",
+    "zmq",
+    "multiprocessing",
+}
+
+
+def modules() -> list[Path]:
+    yield from (
+        path for path in sorted(SOURCE.rglob("*.py")) if path.name != "__init__.py" or path.parent != SOURCE
+    )
+
+
+def layer_of(path: Path) -> str:
+    return path.relative_to(SOURCE).parts[0].removesuffix(".py")
+
+
+def imported(path: Path) -> Iterator[str]:
+    """Dotted names of everything imported anywhere in the file, in functions too."""
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{path}: relative import"
+            yield from (f"{node.module}.{alias.name}" for alias in node.names)
+
+
+@pytest.mark.parametrize("path", modules(), ids=lambda path: str(path.relative_to(SOURCE)))
+def test_imports_point_down(path: Path) -> None:
+    own = layer_of(path)
+    assert own in RANK, f"{own} is not a layer; say where it belongs"
+    for name in imported(path):
+        parts = name.split(".")
+        if parts[0] != "transom" or len(parts) == 1 or parts[1] not in RANK:
+            continue
+        assert RANK[parts[1]] >= RANK[own], f"{own} imports {name}, which lies above it"
+
+
+@pytest.mark.parametrize("layer", PURE)
+def test_the_memory_core_and_the_scheduler_know_no_clock_no_chance_and_no_world(layer: str) -> None:
+    for path in (SOURCE / layer).rglob("*.py"):
+        found = {name.split(".")[0] for name in imported(path)} & IMPURE
+        assert not found, f"{path.name} imports {found}"
+
+
+def test_nothing_needs_torch() -> None:
+    for path in modules():
+        roots = {name.split(".")[0] for name in imported(path)}
+        assert not roots & {"torch", "transformers"}, path
