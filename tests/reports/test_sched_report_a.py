@@ -1,0 +1,121 @@
+"""Report A, sgl-project/sglang pull request 24318: a deferred chunk was filed as if it had been computed.
+
+Its own setting: row 4 of 8, prefix 8, prompt 32, context 64, with and without prefix cache; here on every
+page size and window. (A prefix inside a page has place for the rest of that page and cannot be deferred for
+want of one, so the prefix ends with its page: 9 on pages of 3, 16 on pages of 16.)
+"""
+
+import numpy as np
+import pytest
+from tests.sched.world import World, minimum
+
+from transom.kv.cache import Holding
+from transom.kv.layout import PrefixCaching
+from transom.sched.scheduler import Scheduler
+from transom.sched.states import Idle, IdleReason
+from transom.values import Full, RequestId, Window
+
+PROMPT = [(7 * i * i + i) % 43 for i in range(32)]
+CONTEXT, ROWS, ROW = 64, 8, 4
+PREFIX = {1: 8, 3: 9, 4: 8, 16: 16}
+
+matrix = [
+    pytest.mark.parametrize("caching", PrefixCaching),
+    pytest.mark.parametrize("window", [1, 2, 4, 7, 16]),
+    pytest.mark.parametrize("page", [1, 3, 4, 16]),
+]
+
+
+def every_layout(test):  # type: ignore[no-untyped-def]
+    for mark in matrix:
+        test = mark(test)
+    return test
+
+
+def with_prefix_computed(
+    page: int, window: int, caching: PrefixCaching
+) -> tuple[World, RequestId, list[Holding]]:
+    """A world whose rows 0..3 are held by others, and in whose row 4 the prefix of 32 tokens is computed."""
+    world = World(
+        page=page,
+        windows=(window,),
+        pages=(200, min(60, 3 * -(-CONTEXT // page))),
+        rows=ROWS,
+        chunk=PREFIX[page],
+        context=CONTEXT,
+        caching=caching,
+    )
+    others = world.ballast(ROW)
+    request = world.submit(PROMPT, 4)
+    world.step()
+    assert world.runner.steps[-1].spans[0].row == ROW
+    assert world.spans(request) == [(0, PREFIX[page])]
+    return world, request, others
+
+
+def contents(world: World) -> list[tuple[list[int], list[list[int]]]]:
+    """What row 4 names in each component, and what is stored there."""
+    rows = [table.table[ROW].copy() for table in world.cache.rows]
+    return [(row.tolist(), world.runner.stored[c][row].tolist()) for c, row in enumerate(rows)]
+
+
+@every_layout
+def test_deferred_chunk_keeps_its_prefix(page: int, window: int, caching: PrefixCaching) -> None:
+    world, request, others = with_prefix_computed(page, window, caching)
+    before = contents(world)
+    world.swell(others)
+    for _ in range(10):
+        plan = Scheduler.plan(world.scheduler)
+        assert world.scheduler.commit(plan) == Idle(IdleReason.NO_ROOM)
+        world.cache.check()
+        running = world.scheduler._running.find(request)
+        assert running is not None
+        assert running.holding.computed == running.holding.allocated == PREFIX[page]
+        assert contents(world) == before
+    world.shrink(others)
+    world.scheduler._counters.idle[IdleReason.NO_ROOM] = 0
+    world.set_chunk(CONTEXT)
+    world.step()
+    assert world.spans(request)[-1] == (PREFIX[page], 32)
+    world.finish()
+
+
+@every_layout
+def test_scheduled_chunk_advances(page: int, window: int, caching: PrefixCaching) -> None:
+    world, request, others = with_prefix_computed(page, window, caching)
+    world.set_chunk(CONTEXT)
+    world.step()
+    assert world.last_step() == {request: (PREFIX[page], 32)}
+    running = world.scheduler._running.find(request)
+    assert running is not None
+    assert running.holding.computed == 32
+    world.shrink(others)
+    world.finish()
+
+
+@every_layout
+def test_ratio_0_1_under_retraction(page: int, window: int, caching: PrefixCaching) -> None:
+    """A window pool a tenth of the full one, chunked prompts faster than it drains: every text is cold."""
+    context, outputs, lengths = CONTEXT, 30, (2, 3, 20, 2, 32, 2, 3, 24, 2, 2, 28, 3)
+    if (page, window) == (16, 1):  # holds one page and never grows: there the full pool has to run short
+        context, outputs, lengths = 256, 200, (2, 3, 20)
+    full_least, window_least = minimum((Full(), Window(window)), page, context)
+    window_pages = max(2 * window_least, -(-full_least // 10))
+    world = World(
+        page=page,
+        windows=(window,),
+        pages=(10 * window_pages, window_pages),
+        rows=ROWS,
+        chunk=16,
+        context=context,
+        caching=caching,
+        patience=2,
+    )
+    rng = np.random.default_rng(page * 100 + window)
+    for length in lengths:
+        world.submit(rng.integers(0, 50, length).tolist(), outputs)
+    for length in (20, 3, 32):  # seniors that come late take what they need
+        world.step()
+        world.submit(rng.integers(0, 50, length).tolist(), 30, priority=1)
+    world.finish()
+    assert world.scheduler.stats().retractions > 0
