@@ -71,7 +71,9 @@ public:
             const size_t at = edges_.size() > 2 ? split(pieces_[i]) : 0;
             if (at == 0) continue;
             const int32_t left = index_.find(pieces_[i].substr(0, at));
-            merges.push_back({static_cast<int32_t>(i), left, index_.find(pieces_[i].substr(at))});
+            const int32_t right = index_.find(pieces_[i].substr(at));
+            // A character without a piece of its own falls back to bytes, which never merge.
+            if (left != kNone && right != kNone) merges.push_back({static_cast<int32_t>(i), left, right});
         }
         return merges;
     }

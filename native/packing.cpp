@@ -273,7 +273,12 @@ void pack_floats(int type, Bytes data, int64_t rows, int64_t width, int64_t firs
 
 }  // namespace
 
+namespace transom {
+void register_merges(nb::module_& m);  // merges.cpp
+}
+
 void transom::register_packing(nb::module_& m) {
+    register_merges(m);
     m.def("pack_blocks", &pack_blocks, nb::arg("type"), nb::arg("data"), nb::arg("rows"), nb::arg("width"),
           nb::arg("first"), nb::arg("group"), nb::arg("codes"), nb::arg("scales"), nb::arg("minima").none(),
           nb::arg("threads"));

@@ -1,0 +1,178 @@
+"""Chat messages to a prompt: Jinja templates, a model file's own or ours, run in a sandbox."""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NoReturn
+
+import jinja2
+from jinja2.ext import loopcontrols
+from jinja2.sandbox import ImmutableSandboxedEnvironment
+
+from transom.errors import BadRequest, ConfigError
+from transom.text.control import ControlTokens, free_mark
+
+Message = Mapping[str, Any]
+
+GEMMA_TEMPLATE = """\
+{{- bos_token -}}
+{%- set preface = '' -%}
+{%- set turns = messages -%}
+{%- if messages[0].role == 'system' -%}
+    {%- set preface = messages[0].content | trim + '\\n\\n' -%}
+    {%- set turns = messages[1:] -%}
+{%- endif -%}
+{%- if not turns -%}
+    {{- raise_exception('there is no user message') -}}
+{%- endif -%}
+{%- for turn in turns -%}
+    {%- if turn.role != loop.cycle('user', 'assistant') -%}
+        {{- raise_exception('after an optional system message, user and assistant must take turns') -}}
+    {%- endif -%}
+    {{- '<start_of_turn>' + ('user' if turn.role == 'user' else 'model') + '\\n' -}}
+    {{- preface if loop.first -}}
+    {{- turn.content | trim + '<end_of_turn>\\n' -}}
+{%- endfor -%}
+{%- if add_generation_prompt -%}
+    {{- '<start_of_turn>model\\n' -}}
+{%- endif -%}
+"""
+"""Gemma's turns. It knows no system role: the system message opens the first user turn."""
+
+
+@dataclass(frozen=True, slots=True)
+class ChatPrompt:
+    """A rendered conversation. `mark` keeps control tokens that users wrote from being any."""
+
+    marked: str
+    mark: str
+
+    @property
+    def text(self) -> str:
+        return self.marked.replace(self.mark, "")
+
+
+class ChatTemplate:
+    """A compiled template. Rendering depends on its arguments alone: no clock, no randomness, no files."""
+
+    __slots__ = ("_control", "_names", "_template")
+
+    def __init__(self, source: str, control: ControlTokens, *, bos: str = "", eos: str = "") -> None:
+        """`bos` and `eos` are the literals of these tokens. Raises `ConfigError` for a wrong template."""
+        self._control = control
+        self._names = {"bos_token": bos, "eos_token": eos}
+        try:
+            self._template = _environment().from_string(source)
+        except jinja2.TemplateError as error:
+            raise ConfigError(f"the chat template is wrong: {_one_line(error)}") from error
+
+    def render(
+        self,
+        messages: Sequence[Message],
+        *,
+        tools: Sequence[Mapping[str, Any]] | None = None,
+        add_generation_prompt: bool = True,
+        extra: Mapping[str, Any] | None = None,
+    ) -> ChatPrompt:
+        """`extra` are the template's own variables. Raises `BadRequest` for what it cannot put into words."""
+        given = {**(extra or {}), "messages": normalize(messages), "tools": tools}
+        mark = free_mark(json.dumps(given, ensure_ascii=False, default=str))
+        safe = self._disarm(given, mark)
+        try:
+            text = self._template.render(safe, add_generation_prompt=add_generation_prompt, **self._names)
+        except _TEMPLATE_ERRORS as error:
+            raise BadRequest(
+                f"the chat template cannot render this: {_one_line(error)}", param="messages"
+            ) from error
+        return ChatPrompt(text, mark)
+
+    def _disarm(self, value: Any, mark: str) -> Any:
+        """A copy in which no string holds a control token."""
+        if isinstance(value, str):
+            return self._control.disarm(value, mark)
+        if isinstance(value, Mapping):
+            return {self._disarm(key, mark): self._disarm(entry, mark) for key, entry in value.items()}
+        if isinstance(value, list | tuple):
+            return [self._disarm(entry, mark) for entry in value]
+        return value
+
+
+# ---------------------------------------------------------------- messages
+
+
+def normalize(messages: Sequence[Message]) -> list[dict[str, Any]]:
+    """The messages with text for content. Raises `BadRequest` naming the message that is wrong."""
+    if not messages:
+        raise BadRequest("there are no messages", param="messages")
+    return [_normalize(message, f"messages.{i}") for i, message in enumerate(messages)]
+
+
+def _normalize(message: Message, where: str) -> dict[str, Any]:
+    role = message.get("role")
+    if not isinstance(role, str) or not role:
+        raise BadRequest("a message needs a role", param=f"{where}.role")
+    content = _text(message.get("content"), f"{where}.content")
+    return {**message, "role": "system" if role == "developer" else role, "content": content}
+
+
+def _text(content: Any, where: str) -> str:
+    """A string as it is; text parts joined by line breaks, as other servers do; nothing for null."""
+    match content:
+        case None:
+            return ""
+        case str():
+            return content
+        case [*parts]:
+            return "\n".join(_part(part, f"{where}.{i}") for i, part in enumerate(parts))
+    raise BadRequest("content is a string or a list of parts", param=where)
+
+
+def _part(part: Any, where: str) -> str:
+    match part:
+        case {"type": "text", "text": str(text)}:
+            return text
+        case {"type": str(kind)} if kind != "text":
+            raise BadRequest(f"content of type {kind[:40]!r} is not supported: text is", param=where)
+    raise BadRequest('a content part is {"type": "text", "text": "..."}', param=where)
+
+
+# ---------------------------------------------------------------- templates
+
+
+class _RefusedError(jinja2.TemplateError):
+    """The template called raise_exception."""
+
+
+_TEMPLATE_ERRORS = (
+    jinja2.TemplateError,
+    ArithmeticError,
+    AttributeError,
+    LookupError,
+    RecursionError,
+    TypeError,
+    ValueError,
+)
+"""What a template's expressions may raise, given values of types it did not expect."""
+
+
+def _environment() -> jinja2.Environment:
+    """As transformers sets it up, less its clock."""
+    environment = ImmutableSandboxedEnvironment(
+        trim_blocks=True, lstrip_blocks=True, extensions=[loopcontrols]
+    )
+    environment.globals["raise_exception"] = _refuse
+    environment.filters["tojson"] = _to_json
+    return environment
+
+
+def _refuse(message: str) -> NoReturn:
+    raise _RefusedError(message)
+
+
+def _to_json(value: Any, indent: int | None = None) -> str:
+    # Jinja's own filter escapes HTML, which a prompt is not.
+    return json.dumps(value, ensure_ascii=False, indent=indent)
+
+
+def _one_line(error: Exception) -> str:
+    return " ".join(str(error).split())[:300] or type(error).__name__

@@ -1,0 +1,80 @@
+"""Control tokens in text: found where they may count, disarmed where they must not.
+
+A control token written in a prompt to be completed counts, as in llama.cpp and transformers. One that
+a user writes in a chat message does not: it would forge a turn. There the text reaches the template with a
+mark inside every such literal; what the marks kept apart is put together again after the template's
+own control tokens were found.
+"""
+
+import re
+from collections.abc import Mapping
+
+from transom.errors import BadRequest
+
+_MARKS = [chr(code) for code in range(0xFDD0, 0xFDF0)]
+"""Characters that Unicode keeps for a program's own use, never for text."""
+
+
+class ControlTokens:
+    """Finds the literals of control tokens, the longest at the leftmost place.
+
+    Literals of one character are left out: nothing can be put inside them.
+    """
+
+    __slots__ = ("_first", "_ids", "_lengths")
+
+    def __init__(self, ids: Mapping[str, int]) -> None:
+        self._ids = {literal: i for literal, i in ids.items() if len(literal) > 1}
+        self._lengths = sorted({len(literal) for literal in self._ids}, reverse=True)
+        firsts = "".join(sorted({literal[0] for literal in self._ids}))
+        self._first = re.compile(f"[{re.escape(firsts)}]" if firsts else r"(?!)")
+
+    def split(self, text: str) -> list[str | int]:
+        """The text as stretches without control tokens, and the control tokens' ids between them."""
+        parts: list[str | int] = []
+        start = 0
+        for at, end in self._find(text):
+            if at > start:
+                parts.append(text[start:at])
+            parts.append(self._ids[text[at:end]])
+            start = end
+        if start < len(text):
+            parts.append(text[start:])
+        return parts
+
+    def disarm(self, text: str, mark: str) -> str:
+        """The text with the mark behind every character of a control token."""
+        pieces = []
+        start = 0
+        for at, end in self._find(text):
+            pieces += [text[start:at], mark.join(text[at:end]), mark]
+            start = end
+        return "".join([*pieces, text[start:]])
+
+    def _find(self, text: str) -> list[tuple[int, int]]:
+        found = []
+        at = self._next(text, 0)
+        while at is not None:
+            end = self._end(text, at)
+            if end is not None:
+                found.append((at, end))
+            at = self._next(text, at + 1 if end is None else end)
+        return found
+
+    def _next(self, text: str, start: int) -> int | None:
+        match = self._first.search(text, start)
+        return None if match is None else match.start()
+
+    def _end(self, text: str, at: int) -> int | None:
+        for length in self._lengths:
+            if text[at : at + length] in self._ids:
+                return at + length
+        return None
+
+
+def free_mark(text: str) -> str:
+    """A mark that does not occur in the text. Raises `BadRequest` for a text that holds them all."""
+    for mark in _MARKS:
+        if mark not in text:
+            return mark
+    raise BadRequest("the text holds every noncharacter from U+FDD0 to U+FDEF", param="messages")

@@ -1,0 +1,173 @@
+"""Text to token ids and back, as SentencePiece does it, on Hugging Face's `tokenizers`.
+
+Where `tokenizers` conversions and SentencePiece differ (merges that no SentencePiece model makes, long runs
+of spaces), SentencePiece is followed, and with it llama.cpp.
+"""
+
+from collections.abc import Iterable, Sequence
+
+import numpy as np
+import tokenizers
+from numpy.typing import NDArray
+from tokenizers import AddedToken, models, normalizers
+
+from transom.errors import BadRequest
+from transom.text.chat import ChatPrompt
+from transom.text.control import ControlTokens
+from transom.text.detokenize import Detokenizer, PieceBytes, decode
+from transom.text.merges import merges
+from transom.text.vocabulary import SPACE, PieceKind, Vocabulary
+from transom.values import Tokens
+
+
+class Tokenizer:
+    """Immutable, and safe to use from several threads."""
+
+    __slots__ = ("_encoder", "_kinds", "_pieces", "_vocabulary", "control")
+
+    control: ControlTokens
+    """What counts as a control token in text."""
+
+    def __init__(self, vocabulary: Vocabulary) -> None:
+        self._vocabulary = vocabulary
+        self._pieces = vocabulary.pieces
+        self._kinds = vocabulary.kinds.tolist()
+        self._encoder = _encoder(vocabulary)
+        control = vocabulary.ids_of(PieceKind.CONTROL) + vocabulary.ids_of(PieceKind.UNKNOWN)
+        self.control = ControlTokens({self._pieces[i]: i for i in control})
+
+    @property
+    def vocab_size(self) -> int:
+        return len(self._pieces)
+
+    @property
+    def bos(self) -> int | None:
+        return self._vocabulary.bos
+
+    @property
+    def eos(self) -> int | None:
+        return self._vocabulary.eos
+
+    @property
+    def stop_ids(self) -> frozenset[int]:
+        return self._vocabulary.stop_ids
+
+    @property
+    def chat_template(self) -> str | None:
+        """The model file's own."""
+        return self._vocabulary.chat_template
+
+    # ---------------------------------------------------------------- to ids
+
+    def encode(self, text: str, *, bos: bool = True) -> Tokens:
+        """A prompt as typed. Control tokens written in it count, as in llama.cpp and transformers.
+
+        With `bos`, a model that wants its prompts to begin with that token gets it, unless it is there
+        already. Raises `BadRequest` for a string that is not Unicode text (a lone surrogate).
+        """
+        return self.encode_batch([text], bos=bos)[0]
+
+    def encode_batch(self, texts: Sequence[str], *, bos: bool = True) -> list[Tokens]:
+        """`encode` for each, in parallel."""
+        return self._assemble([self.control.split(text) for text in texts], bos=bos)
+
+    def encode_chat(self, prompt: ChatPrompt) -> Tokens:
+        """A rendered conversation: control tokens count where the template wrote them and nowhere else."""
+        parts = self.control.split(prompt.marked)
+        plain = [part.replace(prompt.mark, "") if isinstance(part, str) else part for part in parts]
+        return self._assemble([plain], bos=True)[0]
+
+    def _assemble(self, prompts: Sequence[Sequence[str | int]], *, bos: bool) -> list[Tokens]:
+        texts = [_checked(part) for parts in prompts for part in parts if isinstance(part, str)]
+        encoded = iter(self._encoder.encode_batch_fast(texts, add_special_tokens=False))
+        results = []
+        for parts in prompts:
+            ids: list[int] = []
+            for part in parts:
+                ids += [part] if isinstance(part, int) else next(encoded).ids
+            results.append(self._begin(ids) if bos else np.array(ids, dtype=np.int32))
+        return results
+
+    def _begin(self, ids: list[int]) -> Tokens:
+        first = self.bos
+        if first is not None and self._vocabulary.adds_bos and ids[:1] != [first]:
+            ids = [first, *ids]
+        return np.array(ids, dtype=np.int32)
+
+    # ---------------------------------------------------------------- to text
+
+    def decode(self, ids: Iterable[int] | NDArray[np.integer], *, skip_special: bool = True) -> str:
+        """Never fails on ids of the vocabulary, whatever their order. Raises `BadRequest` for others."""
+        return decode(_listed(ids), self._to_bytes(skip_special))
+
+    def detokenizer(self, *, skip_special: bool = True) -> Detokenizer:
+        """Of one stream of ids; together its texts are `decode`."""
+        return Detokenizer(self._to_bytes(skip_special))
+
+    def piece(self, token: int) -> str:
+        """As the vocabulary spells it. Raises `BadRequest` for an id that is not in it."""
+        self._check(token)
+        return self._pieces[token]
+
+    def piece_id(self, piece: str) -> int | None:
+        """The id of a piece as the vocabulary spells it, if there is one."""
+        found: int | None = self._encoder.token_to_id(piece)
+        return found
+
+    def _to_bytes(self, skip_special: bool) -> PieceBytes:
+        return self._text_bytes if skip_special else self._all_bytes
+
+    def _text_bytes(self, token: int) -> bytes:
+        self._check(token)
+        return b"" if self._kinds[token] in _SPECIAL else self._all_bytes(token)
+
+    def _all_bytes(self, token: int) -> bytes:
+        self._check(token)
+        piece = self._pieces[token]
+        if self._kinds[token] == PieceKind.BYTE:
+            return bytes([int(piece[3:5], 16)])
+        return piece.replace(SPACE, " ").encode()
+
+    def _check(self, token: int) -> None:
+        if not 0 <= token < len(self._pieces):
+            raise BadRequest(f"token id {token} is not one of the vocabulary's {len(self._pieces)}")
+
+
+_SPECIAL = (PieceKind.CONTROL, PieceKind.UNKNOWN)
+
+
+def _listed(ids: Iterable[int] | NDArray[np.integer]) -> Iterable[int]:
+    if isinstance(ids, np.ndarray):
+        listed: list[int] = ids.tolist()
+        return listed
+    return ids
+
+
+def _checked(text: str) -> str:
+    """Ready for the encoder. SentencePiece cannot tell a "▁" that was typed from a space; neither do we."""
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise BadRequest(
+            f"the text is not valid Unicode: {error.reason} at character {error.start}"
+        ) from error
+    return text.replace(SPACE, " ")
+
+
+def _encoder(vocabulary: Vocabulary) -> tokenizers.Tokenizer:
+    """Encodes text without control tokens."""
+    ids = {piece: i for i, piece in enumerate(vocabulary.pieces)}
+    unknown = vocabulary.unknown
+    model = models.BPE(
+        ids,
+        merges(vocabulary),
+        unk_token=None if unknown is None else vocabulary.pieces[unknown],
+        fuse_unk=True,
+        byte_fallback=True,
+    )
+    encoder = tokenizers.Tokenizer(model)
+    encoder.normalizer = normalizers.Replace(" ", SPACE)
+    user_defined = [vocabulary.pieces[i] for i in vocabulary.ids_of(PieceKind.USER_DEFINED)]
+    # Matched in the text as typed, where they hold spaces.
+    encoder.add_tokens([AddedToken(piece, normalized=False, special=False) for piece in user_defined])
+    return encoder

@@ -1,0 +1,93 @@
+"""Stop strings, against a reading of the rule character by character."""
+
+from itertools import pairwise
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from transom.errors import BadRequest
+from transom.text.stops import StopMatcher
+
+SMALL = st.text("ab", max_size=30)
+STOPS = st.lists(st.text("ab", min_size=1, max_size=5), max_size=5)
+
+
+def cut(text: str, stops: list[str]) -> tuple[str, str | None]:
+    """The first prefix that ends with a stop string ends the stream; the longest such string is cut off."""
+    for end in range(1, len(text) + 1):
+        ending = [stop for stop in stops if text[:end].endswith(stop)]
+        if ending:
+            longest = max(ending, key=len)
+            return text[: end - len(longest)], longest
+    return text, None
+
+
+def pieces(text: str, cuts: list[int]) -> list[str]:
+    edges = sorted({0, len(text), *(at for at in cuts if at < len(text))})
+    return [text[a:b] for a, b in pairwise(edges)]
+
+
+@given(SMALL, STOPS, st.lists(st.integers(0, 30)))
+def test_any_cutting_of_the_stream_releases_what_the_rule_says(
+    text: str, stops: list[str], cuts: list[int]
+) -> None:
+    matcher = StopMatcher(stops)
+    released, stopped = "", None
+    for piece in pieces(text, cuts):
+        step = matcher.feed(piece)
+        released += step.text
+        if step.stop is not None:
+            stopped = step.stop
+            break
+    if stopped is None:
+        released += matcher.finish()
+    assert (released, stopped) == cut(text, stops)
+
+
+@given(SMALL, STOPS)
+def test_only_what_may_become_a_stop_string_is_held_back(text: str, stops: list[str]) -> None:
+    matcher = StopMatcher(stops)
+    step = matcher.feed(text)
+    if step.stop is None:
+        held = text[len(step.text) :]
+        longest = max(
+            (
+                k
+                for k in range(len(text) + 1)
+                if any(stop.startswith(text[len(text) - k :]) for stop in stops)
+            ),
+            default=0,
+        )
+        assert len(held) == longest
+
+
+def test_text_that_only_began_like_a_stop_string_is_released_at_once() -> None:
+    matcher = StopMatcher(["</answer>"])
+    assert matcher.feed("so </ans").text == "so "
+    assert matcher.feed("wers>").text == "</answers>"
+    assert matcher.finish() == ""
+
+
+def test_a_stop_string_spread_over_many_pieces_is_never_sent() -> None:
+    matcher = StopMatcher(["STOP"])
+    steps = [matcher.feed(piece) for piece in ("a S", "T", "O", "P b")]
+    assert [step.text for step in steps] == ["a ", "", "", ""]
+    assert steps[-1].stop == "STOP"
+
+
+def test_without_stop_strings_everything_passes() -> None:
+    matcher = StopMatcher([])
+    assert (matcher.feed("any text").text, matcher.finish()) == ("any text", "")
+
+
+def test_an_empty_stop_string_is_a_bad_request() -> None:
+    with pytest.raises(BadRequest, match="empty"):
+        StopMatcher(["a", ""])
+
+
+def test_a_long_periodic_stop_string_costs_no_more_per_character() -> None:
+    stop = "a" * 20_000 + "b"
+    matcher = StopMatcher([stop])
+    assert matcher.feed("a" * 50_000).text == "a" * 30_000
+    assert matcher.feed("b").stop == stop

@@ -1,0 +1,110 @@
+"""Vocabularies read from model files, small ones written here."""
+
+from pathlib import Path
+from typing import Any
+
+import gguf
+import pytest
+
+from transom.errors import ModelFileError
+from transom.text.tokenizer import Tokenizer
+from transom.weights.gguf import read_gguf
+from transom.weights.vocabulary import read_vocabulary
+
+PIECES = ["<pad>", "<eos>", "<bos>", "<unk>", "<0x00>", "<end_of_turn>", "a", "b", "ab", "▁", "  "]
+GOOD: dict[str, Any] = {
+    "model": "llama",
+    "tokens": PIECES,
+    "scores": [0.0] * 6 + [-1.0, -2.0, -3.0, -4.0, 0.0],
+    "token_type": [3, 3, 3, 3, 6, 3, 1, 1, 1, 1, 4],
+    "bos_token_id": 2,
+    "eos_token_id": 1,
+    "unknown_token_id": 3,
+    "add_space_prefix": False,
+}
+
+
+def write(folder: Path, changes: dict[str, Any], *, architecture: str = "gemma3", template: str = "") -> Path:
+    path = folder / "model.gguf"
+    writer = gguf.GGUFWriter(path, architecture)
+    for name, value in {**GOOD, **changes}.items():
+        key = f"tokenizer.ggml.{name}"
+        match value:
+            case None:
+                pass
+            case bool():
+                writer.add_bool(key, value)
+            case int():
+                writer.add_uint32(key, value)
+            case str():
+                writer.add_string(key, value)
+            case list():
+                writer.add_array(key, value)
+    if template:
+        writer.add_chat_template(template)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.close()
+    return path
+
+
+def read(folder: Path, **changes: Any) -> Tokenizer:
+    return Tokenizer(read_vocabulary(read_gguf(write(folder, changes))))
+
+
+def test_a_small_vocabulary_encodes_and_decodes(tmp_path: Path) -> None:
+    tokenizer = read(tmp_path)
+    assert tokenizer.encode("abba  b ").tolist() == [2, 8, 7, 6, 10, 7, 9]
+    assert tokenizer.decode([2, 8, 10, 9, 4, 5]) == "ab   \0"
+    assert tokenizer.encode("a\0é").tolist() == [2, 6, 4, 3]
+
+
+def test_stop_ids_come_from_the_file_and_from_the_architecture(tmp_path: Path) -> None:
+    assert read(tmp_path).stop_ids == {1, 5}
+    assert read(tmp_path, eot_token_id=7).stop_ids == {1, 5, 7}
+    other = read_gguf(write(tmp_path, {}, architecture="other"))
+    assert read_vocabulary(other).stop_ids == {1}
+
+
+def test_a_piece_that_only_reads_like_a_turn_s_end_is_no_stop(tmp_path: Path) -> None:
+    assert read(tmp_path, token_type=[3, 3, 3, 3, 6, 1, 1, 1, 1, 1, 4]).stop_ids == {1}
+
+
+def test_bos_is_added_unless_the_file_says_no_or_has_none(tmp_path: Path) -> None:
+    assert read(tmp_path).encode("a").tolist() == [2, 6]
+    assert read(tmp_path, add_bos_token=True).encode("a").tolist() == [2, 6]
+    assert read(tmp_path, add_bos_token=False).encode("a").tolist() == [6]
+    assert read(tmp_path, bos_token_id=None).encode("a").tolist() == [6]
+
+
+def test_a_chat_template_in_the_file_is_found(tmp_path: Path) -> None:
+    assert read_vocabulary(read_gguf(write(tmp_path, {}))).chat_template is None
+    assert read_vocabulary(read_gguf(write(tmp_path, {}, template="{{ x }}"))).chat_template == "{{ x }}"
+
+
+BAD: dict[str, tuple[dict[str, Any], str]] = {
+    "another kind": ({"model": "gpt2"}, "model': 'gpt2' is not supported"),
+    "space prefix": ({"add_space_prefix": True}, "add_space_prefix': .* not supported"),
+    "space prefix by default": ({"add_space_prefix": None}, "add_space_prefix': .* not supported"),
+    "no tokens": ({"tokens": None}, "tokens': is missing"),
+    "no scores": ({"scores": None}, "scores': is missing"),
+    "short scores": ({"scores": [0.0]}, "scores': 1 entries for 11 tokens"),
+    "short kinds": ({"token_type": [1]}, "token_type': 1 entries for 11 tokens"),
+    "same twice": ({"tokens": ["a", *PIECES[1:]]}, "tokens': two tokens are the same"),
+    "endless token": ({"tokens": ["a" * 2000, *PIECES[1:]]}, "tokens': a token of 2000"),
+    "no byte": ({"tokens": [*PIECES[:4], "<0xZZ>", *PIECES[5:]]}, "tokens': token 4 is no byte: '<0xZZ>'"),
+    "bos beyond": ({"bos_token_id": 11}, "bos_token_id': 11 is not one of 11"),
+    "eot beyond": ({"eot_token_id": 11}, "eot_token_id': 11 is not one of 11"),
+    "no bytes, no unknown": ({"unknown_token_id": None}, "unknown_token_id': is missing, and so are"),
+    "bos a string": ({"bos_token_id": "x"}, "bos_token_id': is str, not an integer"),
+}
+
+
+@pytest.mark.parametrize(("changes", "says"), BAD.values(), ids=BAD.keys())
+def test_a_vocabulary_that_cannot_work_is_refused_by_key(
+    changes: dict[str, Any], says: str, tmp_path: Path
+) -> None:
+    path = write(tmp_path, changes)
+    with pytest.raises(ModelFileError, match=says) as caught:
+        read_vocabulary(read_gguf(path))
+    assert str(caught.value).startswith(f"{path}: key 'tokenizer.ggml.") and "\n" not in str(caught.value)
