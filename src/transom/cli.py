@@ -4,13 +4,17 @@ import argparse
 import difflib
 import logging
 import os
+import secrets
 import sys
 from collections.abc import Callable, Sequence
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from transom import __version__
 from transom.config import LOG_LEVELS, EngineConfig, ServerConfig, parse_bytes
 from transom.errors import ConfigError, TransomError
+
+if TYPE_CHECKING:
+    from transom.llm import Options
 
 USAGE_ERROR = 2
 INTERRUPTED = 130
@@ -223,9 +227,30 @@ def _serve(options: argparse.Namespace) -> None:
     from transom.server.run import listen
 
     sock = listen(server.host, server.port)
+    _find_model(engine.model)
     from transom.server.start import serve_model
 
     serve_model(server, engine, sock)
+
+
+def _find_model(model: str | None) -> None:
+    """Put a built-in model together if that was never done, having said its terms. ModelFileError."""
+    from transom.weights.builtin import GEMMA_NOTICE, builtin_model, is_assembled, resolve_model
+
+    builtin = builtin_model(model)
+    if builtin is None or is_assembled(builtin):
+        resolve_model(model)
+        return
+    print(GEMMA_NOTICE, file=sys.stderr, flush=True)
+    if not sys.stderr.isatty():
+        resolve_model(model)
+        return
+    from rich.console import Console
+    from rich.progress import Progress
+
+    with Progress(console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task("putting the model together", total=None)
+        resolve_model(model, lambda done, total: bar.update(task, completed=done, total=total))
 
 
 def _engine_config(options: argparse.Namespace) -> EngineConfig:
@@ -252,4 +277,36 @@ def _log_to_stderr(level: str) -> None:
 
 
 def _generate(options: argparse.Namespace) -> None:
-    raise NotImplementedError
+    wanted = _generate_options(options)
+    _find_model(options.model)
+    from transom import LLM
+
+    for piece in LLM(options.model).stream(options.text, **wanted):
+        print(piece.text, end="", flush=True)
+    print()
+
+
+def _generate_options(options: argparse.Namespace) -> "Options":
+    """ConfigError, naming the flag, for what is out of range."""
+    _require("--max-tokens", options.max_tokens, 1, 1 << 31)
+    _require("--temperature", options.temperature, 0, 2)
+    _require("--top-k", options.top_k, 0, 1 << 30)
+    _require("--top-p", options.top_p, 0, 1)
+    _require("--min-p", options.min_p, 0, 1)
+    seed = secrets.randbits(63) if options.seed is None else options.seed
+    _require("--seed", seed, 0, 2**64 - 1)
+    return {
+        "max_tokens": options.max_tokens,
+        "temperature": options.temperature,
+        "top_k": options.top_k,
+        "top_p": options.top_p,
+        "min_p": options.min_p,
+        "seed": seed,
+        "stop": options.stop,
+        "ignore_eos": options.ignore_eos,
+    }
+
+
+def _require(flag: str, value: float, low: float, high: float) -> None:
+    if not low <= value <= high:
+        raise ConfigError(f"{flag} is {value:g}; it must be between {low:g} and {high:g}")

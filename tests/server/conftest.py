@@ -2,7 +2,6 @@ from collections.abc import Iterator
 
 import httpx
 import pytest
-
 from tests.server.toy import Running, running_server
 
 

@@ -6,7 +6,6 @@ from typing import Any
 import httpx
 import pytest
 from openai import OpenAI
-
 from tests.server.toy import CONTEXT, Running
 
 Json = dict[str, Any]
@@ -15,14 +14,16 @@ Json = dict[str, Any]
 def complete(http: httpx.Client, prompt: Any, **fields: Any) -> Json:
     answer = http.post("/v1/completions", json={"prompt": prompt, **fields})
     assert answer.status_code == 200, answer.text
-    return answer.json()
+    body: Json = answer.json()
+    return body
 
 
 def chat(http: httpx.Client, content: Any, **fields: Any) -> Json:
-    body = {"messages": [{"role": "user", "content": content}], **fields}
-    answer = http.post("/v1/chat/completions", json=body)
+    messages = [{"role": "user", "content": content}]
+    answer = http.post("/v1/chat/completions", json={"messages": messages, **fields})
     assert answer.status_code == 200, answer.text
-    return answer.json()
+    body: Json = answer.json()
+    return body
 
 
 def events(http: httpx.Client, path: str, body: Json) -> list[Json]:
@@ -34,6 +35,11 @@ def events(http: httpx.Client, path: str, body: Json) -> list[Json]:
     assert all(line.startswith("data: ") for line in lines)
     assert lines[-1] == "data: [DONE]"
     return [json.loads(line.removeprefix("data: ")) for line in lines[:-1]]
+
+
+def cached_tokens(answer: Json) -> int:
+    count: int = answer["usage"]["prompt_tokens_details"]["cached_tokens"]
+    return count
 
 
 def streamed_text(chunks: list[Json], index: int = 0) -> str:
@@ -68,16 +74,19 @@ def test_cached_tokens_are_always_reported(http: httpx.Client) -> None:
 
 def test_prefixes_of_another_salt_are_not_found(http: httpx.Client) -> None:
     def cached(**fields: str) -> int:
-        usage = complete(http, "a salted prompt", max_tokens=1, **fields)["usage"]
-        return usage["prompt_tokens_details"]["cached_tokens"]
+        return cached_tokens(complete(http, "a salted prompt", max_tokens=1, **fields))
 
-    assert [cached(cache_salt="t1"), cached(cache_salt="t2"), cached(), cached(cache_salt="t1")] == [0, 0, 0, 15]
+    assert [cached(cache_salt="t1"), cached(cache_salt="t2"), cached(), cached(cache_salt="t1")] == [
+        0,
+        0,
+        0,
+        15,
+    ]
 
 
 def test_a_flush_forgets_cached_prefixes(http: httpx.Client) -> None:
     def cached() -> int:
-        usage = complete(http, "to be flushed", max_tokens=1)["usage"]
-        return usage["prompt_tokens_details"]["cached_tokens"]
+        return cached_tokens(complete(http, "to be flushed", max_tokens=1))
 
     cached()
     assert cached() > 0
@@ -134,7 +143,7 @@ def test_prompts_can_be_token_ids(http: httpx.Client, prompt: Any, texts: list[s
 
 def test_content_can_be_a_list_of_text_parts(http: httpx.Client) -> None:
     parts = [{"type": "text", "text": "ab"}, {"type": "text", "text": "cd"}]
-    assert chat(http, parts, max_tokens=6)["choices"][0]["message"]["content"] == "u:abcd"
+    assert chat(http, parts, max_tokens=7)["choices"][0]["message"]["content"] == "u:ab\ncd"
 
 
 def test_max_completion_tokens_wins_over_max_tokens(http: httpx.Client) -> None:
@@ -221,7 +230,9 @@ def test_a_streamed_batch_ends_every_choice_once(http: httpx.Client) -> None:
     chunks = events(http, "/v1/completions", body)
     assert [streamed_text(chunks, i) for i in range(3)] == ["ababababa", "cd", "ef"]
     ends = {
-        i: [c["finish_reason"] for x in chunks for c in x["choices"] if c["index"] == i and c["finish_reason"]]
+        i: [
+            c["finish_reason"] for x in chunks for c in x["choices"] if c["index"] == i and c["finish_reason"]
+        ]
         for i in range(3)
     }
     assert ends == {0: ["length"], 1: ["stop"], 2: ["stop"]}

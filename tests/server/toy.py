@@ -3,7 +3,6 @@
 `python toy.py [--model NAME] [--log-level L]` serves on a free port and prints the URL.
 """
 
-import codecs
 import os
 import signal
 import subprocess
@@ -19,24 +18,15 @@ from transom import wire
 from transom.config import EngineConfig, ServerConfig
 from transom.errors import BadRequest, TransomError
 from transom.server.run import Site, listen, serve
-from transom.server.text import Detokenizer, Turn
+from transom.server.text import Message
+from transom.text.chat import normalize
+from transom.text.detokenize import Detokenizer
 from transom.values import Tokens
 
 BEGIN, END = 256, 257
 CONTEXT = 512
 BODY_BYTES_MAX = 100_000
 FAKE_ENGINE = Path(__file__).parents[1] / "engine" / "fake_engine.py"
-
-
-class ByteDetokenizer:
-    def __init__(self) -> None:
-        self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
-
-    def push(self, token: int) -> str:
-        return self._decoder.decode(bytes([token])) if token < BEGIN else ""
-
-    def finish(self) -> str:
-        return self._decoder.decode(b"", True)
 
 
 class ByteText:
@@ -48,17 +38,18 @@ class ByteText:
     def encode(self, text: str) -> Tokens:
         return np.array([BEGIN, *text.encode()], dtype=np.int32)
 
-    def encode_chat(self, turns: Sequence[Turn]) -> Tokens:
-        for role, _ in turns:
-            if role not in ("system", "user", "assistant"):
-                raise BadRequest(f"messages: the role {role!r} is not known", param="messages")
-        return self.encode("|".join(f"{role[0]}:{content}" for role, content in turns))
+    def encode_chat(self, messages: Sequence[Message]) -> Tokens:
+        turns = normalize(messages)
+        for turn in turns:
+            if turn["role"] not in ("system", "user", "assistant"):
+                raise BadRequest(f"messages: the role {turn['role']!r} is not known", param="messages")
+        return self.encode("|".join(f"{turn['role'][0]}:{turn['content']}" for turn in turns))
 
     def piece(self, token: int) -> bytes:
         return bytes([token]) if token < BEGIN else b""
 
     def detokenizer(self) -> Detokenizer:
-        return ByteDetokenizer()
+        return Detokenizer(self.piece)
 
 
 @dataclass(frozen=True)
@@ -71,15 +62,17 @@ class Running:
 
 
 @contextmanager
-def running_server(model: str = "echo", directory: Path | None = None) -> Iterator[Running]:
-    """A toy server, killed at the end if it still runs."""
+def running_server(
+    model: str = "echo", directory: Path | None = None, *, announced: bool = True
+) -> Iterator[Running]:
+    """A toy server, stopped at the end if it still runs; `announced`: wait until it has said where it is."""
     environment = {**os.environ, **({"TMPDIR": str(directory)} if directory else {})}
     process = subprocess.Popen(
         [sys.executable, __file__, model], stdout=subprocess.PIPE, text=True, env=environment
     )
     assert process.stdout is not None
     try:
-        url, _, pid = process.stdout.readline().strip().partition(" ")
+        url, _, pid = (process.stdout.readline() if announced else "").strip().partition(" ")
         yield Running(url, process, int(pid or 0))
     finally:
         if process.poll() is None:

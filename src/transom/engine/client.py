@@ -284,6 +284,11 @@ class EngineClient:
         self._loop.remove_reader(self._pipe)
         self._drain()
         self._fail("the engine process ended unexpectedly")
+        # Reaped in a thread: the process has closed its files, but may still be giving its memory back.
+        self._loop.run_in_executor(None, self._reap)
+
+    def _reap(self) -> None:
+        log.error("the engine process has ended with status %d", self._child.wait())
 
     def _fail(self, message: str) -> None:
         if not self._started.done():

@@ -232,9 +232,8 @@ def _tidy(endpoint: str) -> None:
 def _load(config: EngineConfig) -> tuple[wire.Ready, Steps]:
     # Only the child pays for the model's code; whoever imports this module for its loop does not.
     from transom.engine.engine import load_engine
-    from transom.weights.builtin import resolve_model
 
-    return load_engine(config, resolve_model(config.model))
+    return load_engine(config)
 
 
 def main() -> int:

@@ -5,8 +5,8 @@ from typing import NamedTuple
 
 from transom import wire
 from transom.server.errors import Refused, bad_request, internal
-from transom.server.stops import StopStrings
 from transom.server.text import ModelText
+from transom.text.stops import StopMatcher
 from transom.values import FinishReason, Usage
 
 LOWEST_LOGPROB = -9999.0
@@ -44,7 +44,7 @@ class Answer:
         self._text = text
         self._stop_ids = stop_ids
         self._detokenizer = text.detokenizer()
-        self._stops = StopStrings(stop)
+        self._stops = StopMatcher(stop)
         self._pending: list[str] = []
         self._wants_logprobs = logprobs
         self._logprobs: list[TokenLogprob] = []
@@ -57,7 +57,7 @@ class Answer:
         self.tokens += 1
         offset = self._length
         if out.token not in self._stop_ids:
-            self._add(self._detokenizer.push(out.token))
+            self._add(self._detokenizer.feed(out.token))
         if self._wants_logprobs:
             piece, logprob = self._text.piece(out.token), max(out.logprob, LOWEST_LOGPROB)
             self._logprobs.append(TokenLogprob(piece, logprob, offset))
@@ -84,9 +84,9 @@ class Answer:
         if not text:
             return
         self._length += len(text)
-        found = self._stops.push(text)
-        self._pending.append(found.text)
-        if found.stopped:
+        released = self._stops.feed(text)
+        self._pending.append(released.text)
+        if released.stop is not None:
             self.finish = FinishReason.STOP.value
 
 

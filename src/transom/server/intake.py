@@ -4,17 +4,19 @@ import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import msgspec
 import numpy as np
 
 from transom.engine.client import Prompt
 from transom.errors import RequestTooLarge
+from transom.server import schema
 from transom.server.answers import Answer
 from transom.server.errors import bad_request, not_found
 from transom.server.params import Params, chat_params, completion_params
-from transom.server.schema import ChatRequest, CompletionRequest, Message
+from transom.server.schema import ChatRequest, CompletionRequest
 from transom.server.sending import Job
 from transom.server.shapes import ChatShape, CompletionShape
-from transom.server.text import ModelText, Turn
+from transom.server.text import Message, ModelText
 from transom.values import Tokens
 
 PROMPTS_MAX = 256
@@ -42,11 +44,11 @@ class Intake:
         """Refused or BadRequest for what cannot be served."""
         self._check_model(request.model)
         params = chat_params(request, self.text.vocabulary)
-        turns = _turns(request.messages)
-        if sum(len(content) for _, content in turns) > LONG_TEXT_CHARACTERS:
-            tokens = await asyncio.to_thread(self.text.encode_chat, turns)
+        messages = _messages(request.messages)
+        if sum(_length(message.content) for message in request.messages) > LONG_TEXT_CHARACTERS:
+            tokens = await asyncio.to_thread(self.text.encode_chat, messages)
         else:
-            tokens = self.text.encode_chat(turns)
+            tokens = self.text.encode_chat(messages)
         shape = ChatShape(self.served_name, null_usage=_null_usage(params), logprobs=params.logprobs)
         return self._job([tokens], params, shape, "messages")
 
@@ -136,25 +138,21 @@ def _prompts(prompt: str | list[str | int | list[int]]) -> list[tuple[str | list
     return [(item, f"prompt[{i}]") for i, item in enumerate(prompt) if not isinstance(item, int)]
 
 
-def _turns(messages: Sequence[Message]) -> list[Turn]:
+def _messages(messages: Sequence[schema.Message]) -> list[Message]:
     if not messages:
         raise bad_request("messages is empty", "messages")
-    return [(message.role, _content(message, f"messages[{i}]")) for i, message in enumerate(messages)]
+    return [_message(message, f"messages[{i}]") for i, message in enumerate(messages)]
 
 
-def _content(message: Message, param: str) -> str:
+def _message(message: schema.Message, param: str) -> Message:
     if message.tool_calls:
         raise bad_request(f"{param}.tool_calls is not supported", f"{param}.tool_calls", "unsupported_value")
-    content = message.content
-    if content is None:
+    if message.content is None:
         raise bad_request(f"{param}.content is required", f"{param}.content", "missing_required_parameter")
-    if isinstance(content, str):
-        return content
-    for i, part in enumerate(content):
-        if part.type != "text" or part.text is None:
-            raise bad_request(
-                f"{param}.content[{i}] is of type {part.type[:50]!r}; only text parts are supported",
-                f"{param}.content[{i}]",
-                "unsupported_value",
-            )
-    return "".join(part.text or "" for part in content)
+    return {"role": message.role, "content": msgspec.to_builtins(message.content)}
+
+
+def _length(content: str | Sequence[schema.Part] | None) -> int:
+    if content is None or isinstance(content, str):
+        return len(content or "")
+    return sum(len(part.text or "") for part in content)

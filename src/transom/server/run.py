@@ -80,7 +80,11 @@ def serve(site: Site, sock: socket.socket, announce: Announce) -> None:
 async def serve_async(site: Site, sock: socket.socket, announce: Announce) -> None:
     with stop_event() as stop, sock:
         loading = asyncio.ensure_future(asyncio.to_thread(site.load_text))
-        client = await _start(site, stop)
+        try:
+            client = await _start(site, stop)
+        finally:
+            # A thread cannot be cancelled; if the engine has failed, it has most often failed alike.
+            await asyncio.gather(loading, return_exceptions=True)
         if client is None:
             return
         try:
