@@ -1,25 +1,26 @@
 #if defined(__x86_64__)
+#include "avx512.h"
 #include "scalar.h"
 
 namespace transom {
 
 const Kernels avx512_kernels = {
     "avx512",
-    scalar::embed_packed,
-    scalar::embed_float,
-    scalar::norm,
-    scalar::norm_prepare,
-    scalar::add_norm,
-    scalar::prepare,
-    scalar::gated,
-    scalar::matmul_packed,
-    scalar::matmul_float,
-    scalar::rope_store,
+    avx512::embed_packed,
+    avx512::embed_float,
+    avx512::norm,
+    avx512::norm_prepare,
+    avx512::add_norm,
+    avx512::prepare,
+    avx512::gated,
+    avx512::matmul_packed,
+    avx512::matmul_float,
+    avx512::rope_store,
     scalar::attention,
     scalar::attention_merge,
-    scalar::highest,
-    scalar::sum_exp,
-    scalar::collect,
+    avx512::highest,
+    avx512::sum_exp,
+    avx512::collect,
 };
 
 }  // namespace transom

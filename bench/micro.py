@@ -1,0 +1,168 @@
+"""Speed of the native kernels at the sizes of the default model: `python bench/micro.py [--threads N]`.
+
+Prints a table. Best of several runs, weights larger than the caches where a step would find them so: the
+layers' matrices are cycled through.
+"""
+
+import argparse
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from itertools import cycle
+
+import numpy as np
+
+from transom.ops.native import NativeOps, info, set_threads
+from transom.ops.protocol import AttentionShape, ChoiceRows, PackedMatrix, PagedKV, Precision, SpanRows
+
+DIM, HIDDEN, QKV, HEADS, HEAD_DIM, VOCABULARY, LAYERS = 640, 2048, 1536, 4, 256, 262_144, 18
+SHAPE = {"qkv": (QKV, DIM), "o": (DIM, HEADS * HEAD_DIM), "gate_up": (2 * HIDDEN, DIM), "down": (DIM, HIDDEN)}
+OPS = NativeOps()
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """A row of the table; what does not apply is 0."""
+
+    name: str
+    seconds: float
+    bytes: float
+    macs: float
+
+    def __str__(self) -> str:
+        rates = f"{self.bytes / self.seconds / 1e9:8.1f} {self.macs / self.seconds / 1e9:8.1f}"
+        return f"{self.name:<44} {self.seconds * 1e6:10.1f} {rates}"
+
+
+def best(run: Callable[[], object], seconds: float = 0.3) -> float:
+    """The shortest of the runs that fit in the time, at least three."""
+    times: list[float] = []
+    end = time.perf_counter() + seconds
+    while len(times) < 3 or time.perf_counter() < end:
+        start = time.perf_counter()
+        run()
+        times.append(time.perf_counter() - start)
+    return min(times)
+
+
+def random_matrix(out: int, inner: int, precision: Precision, group: int = 32, minima: bool = False) -> PackedMatrix:
+    rng = np.random.default_rng(0)
+    codes = rng.integers(0, 256, (out // 16, inner // 4, 16, 4), dtype=np.uint8)
+    scales = rng.random((out // 16, inner // group, 16), dtype=np.float32)
+    return PackedMatrix(codes, scales, scales.copy() if minima else None, group, out, inner, precision)
+
+
+def size(matrix: PackedMatrix) -> int:
+    return matrix.codes.nbytes + matrix.scales.nbytes + (0 if matrix.minima is None else matrix.minima.nbytes)
+
+
+def rows(count: int, width: int) -> np.ndarray:
+    return np.random.default_rng(1).standard_normal((count, width), dtype=np.float32)
+
+
+def head_lines() -> Iterator[Line]:
+    for precision in Precision:
+        matrix = random_matrix(VOCABULARY, DIM, precision)
+        for count in (1, 4, 8, 16):
+            x = OPS.prepare(rows(count, DIM), matrix)
+            seconds = best(lambda x=x, matrix=matrix: OPS.matmul(x, matrix))
+            macs = count * VOCABULARY * DIM
+            yield Line(f"lm head, {precision.name}, {count} rows", seconds, size(matrix), macs)
+
+
+def layer_lines() -> Iterator[Line]:
+    for precision, group, minima in ((Precision.INT8, 32, False), (Precision.INT16, 32, False), (Precision.INT16, 16, True)):
+        for name, (out, inner) in SHAPE.items():
+            layers = [random_matrix(out, inner, precision, group, minima) for _ in range(LAYERS)]
+            for count in (1, 16, 256, 512):
+                x = OPS.prepare(rows(count, inner), layers[0])
+                turn = cycle(layers)
+                seconds = best(lambda x=x, turn=turn: OPS.matmul(x, next(turn)))
+                label = f"{name}, {precision.name}, group {group}{', minima' if minima else ''}, {count} rows"
+                yield Line(label, seconds, size(layers[0]), count * out * inner)
+
+
+def paged(tokens: int, spans: int) -> PagedKV:
+    page_size, each = 16, -(-tokens // 16)
+    pages = rows(1, (1 + spans * each) * 2 * page_size * HEAD_DIM).astype(np.float16)
+    table = 1 + np.arange(spans * each, dtype=np.int32).reshape(spans, each)
+    return PagedKV(pages.reshape(-1, 1, 2, page_size, 1, HEAD_DIM), table, page_size)
+
+
+def span_rows(starts: list[int], count: int) -> SpanRows:
+    spans = len(starts)
+    positions = np.concatenate([np.arange(s, s + count) for s in starts]).astype(np.int32)
+    return SpanRows(
+        rows=np.arange(spans, dtype=np.int32),
+        starts=np.array(starts, dtype=np.int32),
+        offsets=np.arange(0, (spans + 1) * count, count, dtype=np.int32),
+        positions=positions,
+        token_rows=np.repeat(np.arange(spans, dtype=np.int32), count),
+    )
+
+
+def attention_lines() -> Iterator[Line]:
+    cases = [(1, 512, 1), (1, 4096, 1), (16, 512, 1), (16, 2048, 1), (1, 0, 512), (1, 2048, 512)]
+    for spans, past, count in cases:
+        for window in (None, 512):
+            shape = AttentionShape(HEADS, 1, HEAD_DIM, window, 0.0625)
+            kv, where = paged(past + count, spans), span_rows([past] * spans, count)
+            q = rows(spans * count, HEADS * HEAD_DIM).reshape(-1, HEADS, HEAD_DIM)
+            seconds = best(lambda q=q, shape=shape, kv=kv, where=where: OPS.attention(q, shape, kv, 0, where))
+            seen = sum(min(p + 1, window or p + 1) for p in range(past, past + count)) * spans
+            read = min(past + count, (window or past) + count) * spans * 2 * HEAD_DIM * 2
+            label = f"attention, {spans} x {count} after {past}, window {window}"
+            yield Line(label, seconds, read, 2 * seen * HEADS * HEAD_DIM)
+
+
+def small_lines() -> Iterator[Line]:
+    matrix = random_matrix(QKV, DIM, Precision.INT16)
+    for count in (1, 16, 512):
+        x, w, wide = rows(count, DIM), rows(1, DIM)[0], rows(count, 2 * HIDDEN)
+        down = random_matrix(DIM, HIDDEN, Precision.INT16)
+        yield Line(f"norm_prepare, {count} rows", best(lambda: OPS.norm_prepare(x, w, 1e-6, matrix)), x.nbytes, 0)
+        yield Line(f"add_norm, {count} rows", best(lambda: OPS.add_norm(x, x, w, 1e-6)), 2 * x.nbytes, 0)
+        yield Line(f"gated_prepare, {count} rows", best(lambda: OPS.gated_prepare(wide, down)), wide.nbytes, 0)
+        yield rope_line(count)
+
+
+def rope_line(count: int) -> Line:
+    shape = AttentionShape(HEADS, 1, HEAD_DIM, None, 0.0625)
+    qkv, angles, norm = rows(count, QKV), rows(count, HEAD_DIM).reshape(count, 2, -1), rows(1, HEAD_DIM)[0]
+    kv, where = paged(count, 1), span_rows([0], count)
+    seconds = best(lambda: OPS.rope_store(qkv, shape, norm, norm, 1e-6, angles, kv, 0, where))
+    return Line(f"rope_store, {count} rows", seconds, qkv.nbytes, 0)
+
+
+def choose_lines() -> Iterator[Line]:
+    logits = rows(16, VOCABULARY) * 3
+    for name, temperature, top_k, top_p in (("greedy", 0.0, 0, 1.0), ("temperature 1", 1.0, 0, 1.0),
+                                            ("top-k 40", 0.8, 40, 1.0), ("top-p 0.9", 0.8, 0, 0.9)):
+        for count in (1, 16):
+            how = ChoiceRows(
+                temperature=np.full(count, temperature, np.float32), top_k=np.full(count, top_k, np.int32),
+                top_p=np.full(count, top_p, np.float32), min_p=np.zeros(count, np.float32),
+                seed=np.arange(count, dtype=np.uint64), position=np.zeros(count, np.int32),
+            )
+            seconds = best(lambda count=count, how=how: OPS.choose(logits[:count], how))
+            yield Line(f"choose {name}, {count} rows", seconds, logits[:count].nbytes, 0)
+
+
+PARTS = {"head": head_lines, "layers": layer_lines, "attention": attention_lines, "small": small_lines, "choose": choose_lines}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--threads", type=int, default=info().threads)
+    parser.add_argument("parts", nargs="*", choices=[*PARTS, []], default=list(PARTS))
+    arguments = parser.parse_args()
+    set_threads(arguments.threads)
+    print(info())
+    print(f"{'kernel':<44} {'us':>10} {'GB/s':>8} {'GMAC/s':>8}")
+    for part in arguments.parts:
+        for line in PARTS[part]():
+            print(line, flush=True)
+
+
+if __name__ == "__main__":
+    main()
