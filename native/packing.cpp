@@ -7,10 +7,12 @@
 #include <nanobind/stl/optional.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cstdint>
 #include <cstring>
 #include <optional>
 #include <stdexcept>
+#include <system_error>
 #include <thread>
 #include <vector>
 
@@ -23,7 +25,7 @@ namespace {
 constexpr int64_t kLanes = 16;      // outputs of a tile
 constexpr int kBlockMost = 256;     // elements of the longest block
 constexpr int kGroupsMost = 16;     // groups of the block with most
-constexpr int64_t kTilesApiece = 32;  // less than this is not worth a thread
+constexpr int64_t kTilesApiece = 32;  // taken at a time; fewer are not worth a thread
 
 using Bytes = nb::ndarray<const uint8_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
 using Codes = nb::ndarray<uint8_t, nb::ndim<4>, nb::c_contig, nb::device::cpu>;
@@ -161,15 +163,20 @@ struct Placement {
 
 template <typename PackTile>
 void for_each_tile(const Placement& place, int threads, PackTile pack_tile) {
-    const int64_t start = place.tile_start(), count = place.tile_end() - start;
-    const int64_t workers = std::clamp<int64_t>(count / kTilesApiece, 1, std::max(threads, 1));
-    auto work = [&](int64_t worker) {
-        const int64_t end = start + count * (worker + 1) / workers;
-        for (int64_t tile = start + count * worker / workers; tile < end; ++tile) pack_tile(tile);
+    const int64_t end = place.tile_end();
+    std::atomic<int64_t> next{place.tile_start()};
+    auto work = [&] {
+        for (int64_t from = next.fetch_add(kTilesApiece); from < end; from = next.fetch_add(kTilesApiece)) {
+            for (int64_t tile = from; tile < std::min(from + kTilesApiece, end); ++tile) pack_tile(tile);
+        }
     };
+    const int64_t most = std::min<int64_t>((end - place.tile_start()) / kTilesApiece, threads);
     std::vector<std::thread> others;
-    for (int64_t worker = 1; worker < workers; ++worker) others.emplace_back(work, worker);
-    work(0);
+    try {
+        while (static_cast<int64_t>(others.size()) + 1 < most) others.emplace_back(work);
+    } catch (const std::system_error&) {  // no thread to be had: those that run do it all
+    }
+    work();
     for (std::thread& other : others) other.join();
 }
 

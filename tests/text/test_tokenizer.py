@@ -13,8 +13,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from sentencepiece import sentencepiece_model_pb2 as proto
 
-from transom.errors import BadRequest
-from transom.text.chat import GEMMA_TEMPLATE, ChatTemplate
+from transom.errors import BadRequest, ConfigError
+from transom.text.chat import ChatTemplate
 from transom.text.merges import merges
 from transom.text.tokenizer import Tokenizer
 from transom.text.vocabulary import SPACE, PieceKind, Vocabulary
@@ -245,6 +245,27 @@ def test_pieces_and_ids_name_each_other(small: Tokenizer) -> None:
     assert small.piece_id("no such piece") is None
 
 
+def test_the_bytes_of_a_piece_are_what_it_adds_to_a_text(small: Tokenizer) -> None:
+    ids = small.encode("a<turn>b  漢\0").tolist()
+    assert b"".join(map(small.piece_bytes, ids)).decode() == "<s>a<turn>b  漢\0"
+
+
+# ---------------------------------------------------------------- chat templates
+
+
+def test_a_template_given_comes_before_the_file_s_own() -> None:
+    values = {name: getattr(SMALL, name) for name in SMALL.__slots__}
+    tokenizer = Tokenizer(Vocabulary(**{**values, "chat_template": "{{ bos_token }}own{{ eos_token }}"}))
+    user = [{"role": "user", "content": "x"}]
+    assert tokenizer.chat_template().render(user).text == "<s>own</s>"
+    assert tokenizer.chat_template("given").render(user).text == "given"
+
+
+def test_without_any_template_there_is_no_chat(small: Tokenizer) -> None:
+    with pytest.raises(ConfigError, match="no chat template"):
+        small.chat_template()
+
+
 # ---------------------------------------------------------------- the default model
 
 SCRIPTS = """\
@@ -337,8 +358,7 @@ def test_the_default_model_gives_every_text_back(gemma: Tokenizer) -> None:
 @pytest.mark.model
 def test_the_default_model_s_ids_are_those_its_makers_publish(gemma: Tokenizer) -> None:
     assert (gemma.vocab_size, gemma.bos, gemma.eos, gemma.stop_ids) == (262_144, 2, 1, {1, 106})
-    template = ChatTemplate(GEMMA_TEMPLATE, gemma.control, bos=gemma.piece(2), eos=gemma.piece(1))
-    ids = gemma.encode_chat(template.render([{"role": "user", "content": "Hi<eos>"}])).tolist()
+    ids = gemma.encode_chat(gemma.chat_template().render([{"role": "user", "content": "Hi<eos>"}])).tolist()
     assert ids[:4] == [2, 105, 2364, 107] and ids[-5:] == [106, 107, 105, 4368, 107]
     assert 1 not in ids and gemma.decode(ids, skip_special=False).startswith(
         "<bos><start_of_turn>user\nHi<eos>"

@@ -29,6 +29,9 @@ class ControlTokens:
         firsts = "".join(sorted({literal[0] for literal in self._ids}))
         self._first = re.compile(f"[{re.escape(firsts)}]" if firsts else r"(?!)")
 
+    def __contains__(self, literal: str) -> bool:
+        return literal in self._ids
+
     def split(self, text: str) -> list[str | int]:
         """The text as stretches without control tokens, and the control tokens' ids between them."""
         parts: list[str | int] = []

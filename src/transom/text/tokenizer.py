@@ -11,8 +11,8 @@ import tokenizers
 from numpy.typing import NDArray
 from tokenizers import AddedToken, models, normalizers
 
-from transom.errors import BadRequest
-from transom.text.chat import ChatPrompt
+from transom.errors import BadRequest, ConfigError
+from transom.text.chat import GEMMA_TEMPLATE, ChatPrompt, ChatTemplate
 from transom.text.control import ControlTokens
 from transom.text.detokenize import Detokenizer, PieceBytes, decode
 from transom.text.merges import merges
@@ -52,10 +52,18 @@ class Tokenizer:
     def stop_ids(self) -> frozenset[int]:
         return self._vocabulary.stop_ids
 
-    @property
-    def chat_template(self) -> str | None:
-        """The model file's own."""
-        return self._vocabulary.chat_template
+    def chat_template(self, source: str | None = None) -> ChatTemplate:
+        """From this source, else the model file's own, else ours for models that know Gemma's turns.
+
+        Raises `ConfigError` for a wrong template, and for none at all.
+        """
+        source = source or self._vocabulary.chat_template
+        if source is None and "<start_of_turn>" in self.control:
+            source = GEMMA_TEMPLATE
+        if source is None:
+            raise ConfigError("the model has no chat template, and none was given")
+        bos, eos = ("" if token is None else self._pieces[token] for token in (self.bos, self.eos))
+        return ChatTemplate(source, self.control, bos=bos, eos=eos)
 
     # ---------------------------------------------------------------- to ids
 
@@ -109,24 +117,25 @@ class Tokenizer:
         self._check(token)
         return self._pieces[token]
 
+    def piece_bytes(self, token: int) -> bytes:
+        """What the token stands for in text, a control token for its name. Raises `BadRequest`."""
+        self._check(token)
+        piece = self._pieces[token]
+        if self._kinds[token] == PieceKind.BYTE:
+            return bytes([int(piece[3:5], 16)])
+        return piece.replace(SPACE, " ").encode()
+
     def piece_id(self, piece: str) -> int | None:
         """The id of a piece as the vocabulary spells it, if there is one."""
         found: int | None = self._encoder.token_to_id(piece)
         return found
 
     def _to_bytes(self, skip_special: bool) -> PieceBytes:
-        return self._text_bytes if skip_special else self._all_bytes
+        return self._text_bytes if skip_special else self.piece_bytes
 
     def _text_bytes(self, token: int) -> bytes:
         self._check(token)
-        return b"" if self._kinds[token] in _SPECIAL else self._all_bytes(token)
-
-    def _all_bytes(self, token: int) -> bytes:
-        self._check(token)
-        piece = self._pieces[token]
-        if self._kinds[token] == PieceKind.BYTE:
-            return bytes([int(piece[3:5], 16)])
-        return piece.replace(SPACE, " ").encode()
+        return b"" if self._kinds[token] in _SPECIAL else self.piece_bytes(token)
 
     def _check(self, token: int) -> None:
         if not 0 <= token < len(self._pieces):
