@@ -1,6 +1,5 @@
 #if defined(__x86_64__)
 #include "avx512.h"
-#include "scalar.h"
 
 namespace transom {
 
@@ -16,8 +15,8 @@ const Kernels avx512_kernels = {
     avx512::matmul_packed,
     avx512::matmul_float,
     avx512::rope_store,
-    scalar::attention,
-    scalar::attention_merge,
+    avx512::attention,
+    avx512::attention_merge,
     avx512::highest,
     avx512::sum_exp,
     avx512::collect,
