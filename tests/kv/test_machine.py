@@ -1,13 +1,14 @@
-"""Any order of operations, on any page size, window and mix: all invariants after each, against the oracle."""
+"""Any order of operations, any page size, window, mix: all invariants after each, and the oracle."""
 
 from typing import Any
 
 import hypothesis.strategies as st
 import numpy as np
+import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
-
 from tests.kv.world import MIXES, PAGE_SIZES, WINDOWS, Fault, Job, World, components, same, unchanged
+
 from transom.errors import NoSpace
 from transom.kv.cache import PrefixCaching
 from transom.kv.layout import pages_alone
@@ -41,7 +42,13 @@ class CacheMachine(RuleBasedStateMachine):
     def pick(self, number: int) -> Job:
         return self.running()[number % len(self.running())]
 
-    @rule(fresh=prompts, old=choice, keep=st.integers(0, CONTEXT), salt=st.sampled_from(["", "", "x"]), way=choice)
+    @rule(
+        fresh=prompts,
+        old=choice,
+        keep=st.integers(0, CONTEXT),
+        salt=st.sampled_from(["", "", "x"]),
+        way=choice,
+    )
     def admit(self, fresh: list[int], old: int, keep: int, salt: str, way: int) -> None:
         """A prompt that shares a beginning with an earlier one."""
         tokens = (self.seen[old % len(self.seen)][:keep] + fresh)[:CONTEXT]
@@ -79,6 +86,22 @@ class CacheMachine(RuleBasedStateMachine):
             self.publish(job)
         if slide:
             self.cache.slide(job.holding)
+
+    @rule(fresh=prompts, old=choice, keep=st.integers(0, CONTEXT), chunk=st.integers(1, CONTEXT))
+    def serve(self, fresh: list[int], old: int, keep: int, chunk: int) -> None:
+        """A whole request, from admission to its end, unless it meets no room."""
+        before = len(self.running())
+        self.admit(fresh, old, keep, "", 1)
+        if len(self.running()) == before:
+            return
+        while len(self.running()) > before:
+            job = self.running()[-1]
+            left = len(job.tokens) - job.holding.computed
+            if not left or not self.extend(job, job.holding.computed + min(chunk, left)):
+                self.end(before, True)
+            else:
+                self.world.run(job, job.holding.allocated)
+                self.settle(before)
 
     def extend(self, job: Job, end: int) -> bool:
         """It succeeds exactly when there is room, and takes exactly what was said."""
@@ -190,3 +213,49 @@ CacheMachine.TestCase.settings = settings(
     suppress_health_check=list(HealthCheck),
 )
 TestCacheMachine = CacheMachine.TestCase
+
+
+def walk(page_size: int, window: int, mix: str, seed: int, steps: int) -> CacheMachine:
+    """The same operations, drawn so that pools are full and prompts meet each other."""
+    machine = CacheMachine()
+    random = np.random.default_rng([page_size, window, len(mix), ord(mix[0]), seed])
+    caching = PrefixCaching.OFF if seed % 5 == 4 else PrefixCaching.ON
+    machine.begin(page_size, window, mix, int(random.integers(0, 12)), caching)
+    for _ in range(steps):
+        one_operation(machine, random)
+        machine.sound()
+    return machine
+
+
+def one_operation(machine: CacheMachine, random: np.random.Generator) -> None:
+    def number(below: int = 1 << 30) -> int:
+        return int(random.integers(0, below))
+
+    fresh = random.choice([0, 0, 0, 1], size=1 + number(CONTEXT)).tolist()
+    kind = number(20)
+    if kind < 3 or not machine.running():
+        machine.admit(fresh, number(), number(CONTEXT), "x" if number(5) == 0 else "", number())
+    elif kind < 7:
+        machine.serve(fresh, number(), number(CONTEXT), 1 + number(CONTEXT))
+    elif kind < 13:
+        machine.step(number(), 1 + number(10), number(4) > 0, number(4) > 0)
+    elif kind < 15:
+        machine.defer(number(), 1 + number(8))
+    elif kind < 18:
+        machine.end(number(), number(4) > 0)
+    elif kind < 19:
+        machine.fail_in_the_middle(number(), number(60), fresh)
+    elif number(4) == 0:
+        machine.flush()
+
+
+@pytest.mark.parametrize("mix", MIXES)
+@pytest.mark.parametrize("window", WINDOWS)
+@pytest.mark.parametrize("page_size", PAGE_SIZES)
+def test_long_walks_meet_every_way_a_page_goes(page_size: int, window: int, mix: str) -> None:
+    machines = [walk(page_size, window, mix, seed, 60) for seed in range(3)]
+    stats = [machine.cache.stats() for machine in machines]
+    assert sum(s.hits for s in stats) > 0, "an idle walk shows nothing"
+    assert sum(component.reclaimed for s in stats for component in s.components) > 0
+    for machine in machines:
+        machine.teardown()

@@ -80,7 +80,9 @@ class World:
             self.cache = HybridCache(CacheLayout(kinds, pages, page_size, rows, context, caching))
         self.page_size = page_size
         self.kinds = kinds
-        self.slots: list[list[list[Slot | None]]] = [[[None] * page_size for _ in range(n + 1)] for n in pages]
+        self.slots: list[list[list[Slot | None]]] = [
+            [[None] * page_size for _ in range(n + 1)] for n in pages
+        ]
         self.jobs: list[Job] = []
         self.next_id = 0
 
@@ -189,7 +191,11 @@ class World:
                     page = int(pages[(position - first) // self.page_size])
                     if page:
                         found = self.slots[component][page][position % self.page_size]
-                        assert found == (namespace, prefix[: position + 1], component), (node, position, found)
+                        assert found == (namespace, prefix[: position + 1], component), (
+                            node,
+                            position,
+                            found,
+                        )
         if not self.cache.pending:
             for job in self.jobs:
                 self.audit_row(job)
@@ -253,10 +259,17 @@ class World:
             ],
             "rows": [rows.table.tolist() for rows in cache.rows],
             "tree": {
-                (space, prefix): ([p.tolist() for p in node.pages], node.resident, sorted(node.children), node.order)
+                (space, prefix): (
+                    [p.tolist() for p in node.pages],
+                    node.resident,
+                    sorted(node.children),
+                    node.order,
+                )
                 for space, prefix, node in self.nodes()
             },
-            "roots": {space: (sorted(root.children), list(root.order)) for space, root in cache.tree.roots.items()},
+            "roots": {
+                space: (sorted(root.children), list(root.order)) for space, root in cache.tree.roots.items()
+            },
             "orders": [[names[id(node)] for node in order.items()] for order in cache.tree.orders],
             "holdings": [None if h is None else replace(h) for h in cache.holdings],
             "pending": [pending.copy for pending in cache.pending],

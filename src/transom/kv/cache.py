@@ -143,7 +143,7 @@ class HybridCache:
         start = offer.begin.start
         assert namespace.epoch == self.epoch, (namespace, self.epoch)
         assert 0 <= start < len(tokens) <= self.layout.context, (offer, len(tokens))
-        hit = best_hit(self.tree, self.grids, namespace, as_key(tokens, start))
+        hit = self._hit(namespace, tokens, start)
         if hit.start < start:
             raise NoSpace("prefix", start, hit.start)
         if None not in self.holdings:
@@ -244,6 +244,14 @@ class HybridCache:
                 purge(self.tree, root)
 
     # ---------------------------------------------------------------- admission
+
+    def _hit(self, namespace: Namespace, tokens: Tokens, start: int) -> Hit:
+        """The hit that was offered, or if the tree has grown since, one that begins there all the same."""
+        if start:
+            hit = best_hit(self.tree, self.grids, namespace, as_key(tokens, len(tokens) - 1))
+            if hit.start <= start:
+                return hit
+        return best_hit(self.tree, self.grids, namespace, as_key(tokens, start))
 
     def _offer(self, hit: Hit) -> Offer:
         pins = []

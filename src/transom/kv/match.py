@@ -4,7 +4,7 @@ from bisect import bisect_left
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from transom.kv.components import Grid, first_needed
+from transom.kv.components import Grid
 from transom.kv.holding import Namespace
 from transom.kv.pool import Pages
 from transom.kv.tree import Node, Path, PrefixTree, shared_tokens
@@ -31,30 +31,24 @@ def best_hit(tree: PrefixTree, grids: tuple[Grid, ...], namespace: Namespace, ke
     """The longest hit for all of `key`, which may end within a page."""
     path = tree.walk(namespace, key)
     rule = _Rule(path, grids)
-    shared = path.pages * grids[0].page_size
-    tail = key[path.pages * tree.page_bytes : (path.pages + 1) * tree.page_bytes]
-    for node, index, tokens in candidates(path, tail):
-        if rule.fallback(shared + tokens) is not None:
-            break  # a shorter part of this page needs at least the same whole pages
-        if rule.reads(node, index, shared + tokens):
-            return Hit(path, shared + tokens, (node, index))
-    end = shared
-    while (lower := rule.fallback(end)) is not None:
-        assert 0 <= lower < end, (lower, end)
-        end = lower
-    return Hit(path, end, path.at(end // grids[0].page_size) if end % grids[0].page_size else None)
+    page_size, page_bytes = grids[0].page_size, tree.page_bytes
+    page = path.pages
+    hit = rule.within(page, key[page * page_bytes : (page + 1) * page_bytes])
+    while hit is None and (hole := rule.hole(page * page_size, page)) is not None:
+        # Every end between the hole and here needs it; but another page may begin as the hole's does.
+        page = hole
+        hit = rule.within(page, key[page * page_bytes : (page + 1) * page_bytes])
+    return hit or Hit(path, page * page_size, None)
 
 
-def candidates(path: Path, tail: bytes) -> Iterator[tuple[Node, int, int]]:
-    """Pages that begin like `tail`, right after the path: node, index, tokens shared; most shared first."""
-    if not tail:
-        return
-    end, within = path.end, path.within
-    if within < end.size:
+def candidates(path: Path, page: int, tail: bytes) -> Iterator[tuple[Node, int, int]]:
+    """Pages that begin like `tail` after `page` pages of the path: node, index, tokens; most shared first."""
+    end, index = path.after(page)
+    if index < end.size:
         page_bytes = len(end.key) // end.size
-        shared = shared_tokens(end.key[within * page_bytes : (within + 1) * page_bytes], tail)
+        shared = shared_tokens(end.key[index * page_bytes : (index + 1) * page_bytes], tail)
         if shared:
-            yield end, within, shared
+            yield end, index, shared
         return
     for first, shared in nearest(end.order, tail):
         yield end.children[first], 0, shared
@@ -80,28 +74,35 @@ def nearest(order: list[bytes], tail: bytes) -> Iterator[tuple[bytes, int]]:
 class _Rule:
     """`needed` of every component against what the path has. Rooted components have the whole path."""
 
-    __slots__ = ("_pages", "_sparse")
+    __slots__ = ("_page_size", "_path", "_sparse")
 
     def __init__(self, path: Path, grids: tuple[Grid, ...]) -> None:
-        self._pages = path.pages
+        self._path = path
+        self._page_size = grids[0].page_size
         self._sparse = [(c, grid, path.residency(c)) for c, grid in enumerate(grids) if not grid.rooted]
 
-    def fallback(self, end: int) -> int | None:
-        """None if the path's whole pages allow a hit at `end`, else a lower end below which to look on.
-
-        A hole that `end` needs is needed by every end between the hole and it, `needed` being monotone.
-        """
+    def hole(self, end: int, pages: int) -> int | None:
+        """A hole that a hit at `end` reads among the first `pages` of the path: one component's last."""
         for _, grid, resident in self._sparse:
-            hole = resident.rfind(0, grid.needed(end), grid.ceil(end))
+            hole = resident.rfind(0, grid.needed(end), pages)
             if hole >= 0:
-                return max(hole * grid.page_size, first_needed(grid.component, end))
+                return hole
         return None
 
-    def reads(self, node: Node, index: int, end: int) -> bool:
-        """Whether the page after the path, as `node` has it, allows a hit at `end` within it."""
+    def within(self, page: int, tail: bytes) -> Hit | None:
+        """The longest hit inside the page after `page` pages of the path, whose tokens go on with `tail`."""
+        for node, index, tokens in candidates(self._path, page, tail):
+            end = page * self._page_size + tokens
+            if self.hole(end, page) is not None:
+                return None  # a shorter part of the page needs at least the same whole pages
+            if self._reads(node, index, end, page):
+                return Hit(self._path, end, (node, index))
+        return None
+
+    def _reads(self, node: Node, index: int, end: int, page: int) -> bool:
+        """Whether page `page`, as `node` has it, allows a hit at `end` within it."""
         return all(
-            node.resident[component][index] or grid.needed(end) > self._pages
-            for component, grid, _ in self._sparse
+            node.resident[component][index] or grid.needed(end) > page for component, grid, _ in self._sparse
         )
 
 

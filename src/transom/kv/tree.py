@@ -55,15 +55,15 @@ class Root(Node):
 
 
 class Path:
-    """What a key shares with the tree: nodes from below the root, where each starts, pages shared in all.
+    """What a key shares with the tree: nodes from below the root, where each starts, pages shared.
 
     The last node may be shared in part. `end` is the deepest node, or the root.
     """
 
-    __slots__ = ("end", "nodes", "pages", "starts")
+    __slots__ = ("end", "nodes", "pages", "root", "starts")
 
     def __init__(self, root: Node) -> None:
-        self.end = root
+        self.root = self.end = root
         self.nodes: list[Node] = []
         self.starts: list[int] = []
         self.pages = 0
@@ -84,11 +84,11 @@ class Path:
         """Pages of `end` that are shared; 0 at the root."""
         return self.pages - self.starts[-1] if self.starts else 0
 
-    def at(self, page: int) -> tuple[Node, int]:
-        """The node that holds page `page` of the path, and the index in it."""
-        assert 0 <= page < self.pages, (page, self.pages)
-        which = bisect_left(self.starts, page + 1) - 1
-        return self.nodes[which], page - self.starts[which]
+    def after(self, pages: int) -> tuple[Node, int]:
+        """Where the path stands after its first `pages`: a node, and how many of its pages are passed."""
+        assert 0 <= pages <= self.pages, (pages, self.pages)
+        which = bisect_left(self.starts, pages) - 1
+        return (self.nodes[which], pages - self.starts[which]) if which >= 0 else (self.root, 0)
 
     def read(self, component: int, start: int, end: int) -> Pages:
         """Entries [start, end) of the path's pages."""
