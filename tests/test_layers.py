@@ -43,9 +43,7 @@ IMPURE = {
 
 
 def modules() -> list[Path]:
-    yield from (
-        path for path in sorted(SOURCE.rglob("*.py")) if path.name != "__init__.py" or path.parent != SOURCE
-    )
+    return [path for path in sorted(SOURCE.rglob("*.py")) if path != SOURCE / "__init__.py"]
 
 
 def layer_of(path: Path) -> str:
