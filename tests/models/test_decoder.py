@@ -1,0 +1,97 @@
+"""The decoder: backends agree, and the reference is right by an independent float32 computation."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from tests.engine.schedules import cold_logits
+from tests.tiny import vocabulary, write_tiny_gguf
+
+from transom.models.load import load_model
+from transom.models.rope import RopeTable
+from transom.models.spec import Model, Rope, weights_bytes
+from transom.ops.float32 import Float32Ops
+from transom.ops.native import NativeOps
+from transom.ops.protocol import Matrix, PackedMatrix, Precision
+from transom.ops.reference import ReferenceOps
+from transom.weights.gguf import read_gguf
+
+TOKENS = 90
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Model:
+    return load_model(read_gguf(write_tiny_gguf(tmp_path_factory.mktemp("tiny") / "tiny.gguf")))
+
+
+@pytest.fixture(scope="module")
+def tokens() -> list[int]:
+    return np.random.default_rng(5).integers(4, len(vocabulary()), TOKENS).tolist()
+
+
+def test_native_and_numpy_logits_have_the_same_bits(model: Model, tokens: list[int]) -> None:
+    native = cold_logits(NativeOps(2), model, tokens, first=1)
+    numpy = cold_logits(ReferenceOps(), model, tokens, first=1)
+    assert native.tobytes() == numpy.tobytes()
+
+
+def test_wide_activation_codes_come_within_a_thousandth_of_the_float32_reference(
+    model: Model, tokens: list[int]
+) -> None:
+    wide = cold_logits(ReferenceOps(), with_wide_codes(model), tokens, first=1)
+    exact = cold_logits(Float32Ops(), model, tokens, first=1)
+    assert np.abs(wide - exact).max() < 1e-3 * np.abs(exact).max()
+
+
+def with_wide_codes(model: Model) -> Model:
+    """The same weights; activations quantized to 16 bits everywhere, so that little else than rounding is lost."""
+
+    def wide(matrix: Matrix) -> Matrix:
+        return replace(matrix, precision=Precision.INT16) if isinstance(matrix, PackedMatrix) else matrix
+
+    weights = model.weights
+    layers = tuple(
+        replace(
+            layer,
+            qkv=wide(layer.qkv),
+            output=wide(layer.output),
+            gate_up=wide(layer.gate_up),
+            down=wide(layer.down),
+        )
+        for layer in weights.layers
+    )
+    return Model(model.spec, replace(weights, layers=layers, head=wide(weights.head)))
+
+
+def test_a_token_is_seen_up_to_the_window_by_window_layers_and_for_ever_by_full_ones(
+    model: Model, tokens: list[int]
+) -> None:
+    changed = [tokens[0] ^ 1, *tokens[1:]]
+    before, after = (cold_logits(Float32Ops(), model, t, first=1) for t in (tokens, changed))
+    differs = np.abs(before - after).max(axis=1) > 0
+    assert differs.all(), "the full layer carries the first token to the last"
+
+
+def test_rope_tables_equal_cosines_computed_directly() -> None:
+    rope = Rope(base=10_000.0, dim=32, factor=2.0)
+    positions = np.array([0, 1, 255, 256, 257, 5000, 32_767], dtype=np.int32)
+    table = RopeTable(rope, 32_768).at(positions)
+    angles = positions[:, None] / 2.0 * 10_000.0 ** (-np.arange(0, 32, 2) / 32)
+    np.testing.assert_allclose(table[:, 0], np.cos(angles), atol=1e-7)
+    np.testing.assert_allclose(table[:, 1], np.sin(angles), atol=1e-7)
+
+
+def test_weights_shared_by_embedding_and_head_are_counted_once(model: Model) -> None:
+    assert model.weights.embedding is model.weights.head
+    matrices = [model.weights.embedding]
+    for layer in model.weights.layers:
+        matrices += [layer.qkv, layer.output, layer.gate_up, layer.down]
+    assert weights_bytes(model.weights) == sum(m.codes.nbytes + m.scales.nbytes for m in matrices)  # type: ignore[union-attr]
+
+
+def test_gemma_has_every_sixth_layer_full(tmp_path: Path) -> None:
+    spec = load_model(read_gguf(write_tiny_gguf(tmp_path / "tiny.gguf"))).spec
+    assert [layer.attention.window is None for layer in spec.layers] == [False] * 5 + [True]
+    assert [layer.index for layer in spec.layers_of(1)] == [0, 1, 2, 3, 4]
+    assert {layer.rope.base for layer in spec.layers_of(1)} == {10_000.0}
