@@ -56,11 +56,15 @@ void find(const Attention& a, const AttentionPiece& p, int64_t tile, int64_t beg
     std::fill(slots.at + end, slots.at + key_tile, slots.at[end - 1]);
 }
 
-void convert(const Slots<uint16_t>& from, int64_t begin, int64_t end, int64_t dim, float* into, Slots<float>& slots) {
+// Converted rows lie a cache line further apart than they need to: at a distance of 1 KiB, 64 of them would
+// fight for a few sets of L1.
+void convert(const Slots<uint16_t>& from, int64_t begin, int64_t end, int64_t dim, Scratch slot, Slots<float>& slots) {
+    const int64_t stride = dim + 16;
+    float* into = scratch<float>(slot, key_tile * stride);
     for (int64_t k = begin; k < end; ++k) {
-        for (int64_t i = 0; i < dim; i += 16) _mm512_store_ps(into + k * dim + i, load(from.at[k] + i));
+        for (int64_t i = 0; i < dim; i += 16) _mm512_store_ps(into + k * stride + i, load(from.at[k] + i));
     }
-    for (int64_t k = 0; k < key_tile; ++k) slots.at[k] = into + std::clamp(k, begin, end - 1) * dim;
+    for (int64_t k = 0; k < key_tile; ++k) slots.at[k] = into + std::clamp(k, begin, end - 1) * stride;
 }
 
 // ---------------------------------------------------------------- scores
@@ -94,17 +98,15 @@ __m512 fold_all(const __m512 (&acc)[Lines][4]) {
 template <int Lines, typename E>
 void dots(const Line* lines, const E* const* keys, int64_t dim, int64_t k) {
     __m512 acc[Lines][4];
-    for (auto& line : acc) {
-        for (__m512& sum : line) sum = _mm512_setzero_ps();
-    }
+    clear(acc);
     const float* q[Lines];
     for (int r = 0; r < Lines; ++r) q[r] = lines[r].q;
     const E *k0 = keys[k], *k1 = keys[k + 1], *k2 = keys[k + 2], *k3 = keys[k + 3];
     for (int64_t i = 0; i < dim; i += 16) {
-        const __m512 key[4] = {load(k0 + i), load(k1 + i), load(k2 + i), load(k3 + i)};
+        const __m512 key[4] = {held(load(k0 + i)), held(load(k1 + i)), held(load(k2 + i)), held(load(k3 + i))};
 #pragma GCC unroll 4
         for (int r = 0; r < Lines; ++r) {
-            const __m512 x = load(q[r] + i);
+            const __m512 x = held(load(q[r] + i));
 #pragma GCC unroll 4
             for (int j = 0; j < 4; ++j) acc[r][j] = _mm512_fmadd_ps(x, key[j], acc[r][j]);
         }
@@ -184,18 +186,16 @@ void join(Line& line, const Softmax& tile) {
 template <int Lines, int Width, typename E>
 void add_values(const Line* lines, const E* const* values, int64_t i) {
     __m512 acc[Lines][Width];
-    for (auto& line : acc) {
-        for (__m512& sum : line) sum = _mm512_setzero_ps();
-    }
+    clear(acc);
     const float* weights[Lines];
     for (int r = 0; r < Lines; ++r) weights[r] = lines[r].scores;
     for (int64_t k = lines[0].begin; k < lines[0].end; ++k) {
         __m512 v[Width];
 #pragma GCC unroll 4
-        for (int w = 0; w < Width; ++w) v[w] = load(values[k] + i + 16 * w);
+        for (int w = 0; w < Width; ++w) v[w] = held(load(values[k] + i + 16 * w));
 #pragma GCC unroll 4
         for (int r = 0; r < Lines; ++r) {
-            const __m512 p = _mm512_set1_ps(weights[r][k]);
+            const __m512 p = held(_mm512_set1_ps(weights[r][k]));
 #pragma GCC unroll 4
             for (int w = 0; w < Width; ++w) acc[r][w] = _mm512_fmadd_ps(p, v[w], acc[r][w]);
         }
@@ -213,11 +213,12 @@ void add_values(const Line* lines, const E* const* values, int64_t i) {
     }
 }
 
-template <int Lines, typename E>
-void add_all_values(Line* lines, const Slots<E>& values, int64_t dim) {
-    int64_t i = 0;
-    for (; i + 64 <= dim; i += 64) add_values<Lines, 4>(lines, values.at, i);
-    for (; i < dim; i += 16) add_values<Lines, 1>(lines, values.at, i);
+template <int Width, typename E>
+void add_values(const Line* lines, int64_t count, const E* const* values, int64_t i) {
+    if (count == 4) return add_values<4, Width>(lines, values, i);
+    if (count == 3) return add_values<3, Width>(lines, values, i);
+    if (count == 2) return add_values<2, Width>(lines, values, i);
+    add_values<1, Width>(lines, values, i);
 }
 
 // How many lines from the first on, up to 4, see the same keys.
@@ -227,15 +228,17 @@ int64_t alike(const Line* lines, int64_t count) {
     return n;
 }
 
+// 64 dimensions of all lines at a time: that much of the tile's values stays in L1.
 template <typename E>
 void value(Line* lines, int64_t count, const Slots<E>& values, int64_t dim) {
-    for (int64_t i = 0, n = 0; i < count; i += n) {
-        n = alike(lines + i, count - i);
-        if (lines[i].begin >= lines[i].end) continue;
-        if (n == 4) add_all_values<4>(lines + i, values, dim);
-        if (n == 3) add_all_values<3>(lines + i, values, dim);
-        if (n == 2) add_all_values<2>(lines + i, values, dim);
-        if (n == 1) add_all_values<1>(lines + i, values, dim);
+    for (int64_t i = 0, width = 0; i < dim; i += width) {
+        width = i + 64 <= dim ? 64 : 16;
+        for (int64_t l = 0, n = 0; l < count; l += n) {
+            n = alike(lines + l, count - l);
+            if (lines[l].begin >= lines[l].end) continue;
+            if (width == 64) add_values<4>(lines + l, n, values.at, i);
+            if (width == 16) add_values<1>(lines + l, n, values.at, i);
+        }
     }
 }
 
@@ -320,8 +323,8 @@ void run_tiles(const Attention& a, const AttentionPiece& p, const Lines& lines) 
         if constexpr (sizeof(E) == 2) {
             if (lines.count >= converting_lines) {
                 Slots<float> wide_keys, wide_values;
-                convert(keys, seen.begin, seen.end, dim, scratch<float>(Scratch::keys, key_tile * dim), wide_keys);
-                convert(values, seen.begin, seen.end, dim, scratch<float>(Scratch::values, key_tile * dim), wide_values);
+                convert(keys, seen.begin, seen.end, dim, Scratch::keys, wide_keys);
+                convert(values, seen.begin, seen.end, dim, Scratch::values, wide_values);
                 run_tile(a, p, lines, tile, wide_keys, wide_values);
                 continue;
             }

@@ -10,6 +10,22 @@
 namespace transom::avx512 {
 namespace {
 
+// A value that stays in its register. gcc 12 would rather load it again for every use, and loads are dear.
+[[maybe_unused]] inline __m512 held(__m512 v) {
+    asm("" : "+v"(v));
+    return v;
+}
+
+// Unrolled at every level: gcc 12 else clears sums in memory first.
+template <int Rows, int Columns>
+inline __attribute__((always_inline)) void clear(__m512 (&sums)[Rows][Columns]) {
+#pragma GCC unroll 8
+    for (int r = 0; r < Rows; ++r) {
+#pragma GCC unroll 4
+        for (int c = 0; c < Columns; ++c) sums[r][c] = _mm512_setzero_ps();
+    }
+}
+
 [[maybe_unused]] inline __mmask16 first(int64_t n) {
     return n >= 16 ? __mmask16(0xffff) : static_cast<__mmask16>((1u << (n < 0 ? 0 : n)) - 1);
 }

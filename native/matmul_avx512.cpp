@@ -122,10 +122,8 @@ void block(const MatmulPacked& a, int64_t row, const Place& p, const Ahead& ahea
     const Record* x = static_cast<const Record*>(a.records) + row * records;
     const uint8_t* w[Tiles];
     __m512 acc[Rows][Tiles];
-    for (int t = 0; t < Tiles; ++t) {
-        w[t] = p.codes[t];
-        for (int r = 0; r < Rows; ++r) acc[r][t] = _mm512_setzero_ps();
-    }
+    clear(acc);
+    for (int t = 0; t < Tiles; ++t) w[t] = p.codes[t];
     int64_t at = 0;  // of the group's 16 scales
     for (int64_t g = 0; g < records; ++g, ++x) {
         fetch(ahead, g);

@@ -18,9 +18,7 @@ void block(const MatmulFloat& a, int64_t row, int64_t tile, int64_t last) {
     for (int t = 0; t < tiles_at_once; ++t) w[t] = a.matrix.values + std::min(tile + t, last) * in * tile_out;
     const float* x = a.x + row * in;
     __m512 acc[Rows][tiles_at_once];
-    for (int r = 0; r < Rows; ++r) {
-        for (int t = 0; t < tiles_at_once; ++t) acc[r][t] = _mm512_setzero_ps();
-    }
+    clear(acc);
     for (int64_t k = 0; k < in; ++k) {
         __m512 weights[tiles_at_once];
 #pragma GCC unroll 4
