@@ -30,6 +30,11 @@ struct Line {
     bool begun;
 };
 
+// Of a tile, relative to it.
+struct Keys {
+    int64_t begin, end;
+};
+
 // The tile's keys or values by position; the ones no line reads repeat one that is read.
 template <typename E>
 struct Slots {
@@ -42,29 +47,39 @@ inline __m512 load(const uint16_t* from) {
 }
 
 template <typename E>
-void find(const Attention& a, const AttentionPiece& p, int64_t tile, int64_t begin, int64_t end, int which, Slots<E>& slots) {
+void find(const Attention& a, const AttentionPiece& p, int64_t tile, Keys keys, int which, Slots<E>& slots) {
     const int64_t size = a.pages.page_size, step = a.pages.kv_heads * a.pages.head_dim;
     const E* at = nullptr;
-    for (int64_t k = begin; k < end; ++k, at += step) {
+    for (int64_t k = keys.begin; k < keys.end; ++k, at += step) {
         const int64_t position = tile * key_tile + k;
         if (!at || position % size == 0) {
             at = reinterpret_cast<const E*>(a.pages.slot(p.row, position, which)) + p.kv_head * a.pages.head_dim;
         }
         slots.at[k] = at;
     }
-    std::fill(slots.at, slots.at + begin, slots.at[begin]);
-    std::fill(slots.at + end, slots.at + key_tile, slots.at[end - 1]);
+    std::fill(slots.at, slots.at + keys.begin, slots.at[keys.begin]);
+    std::fill(slots.at + keys.end, slots.at + key_tile, slots.at[keys.end - 1]);
+}
+
+// Asks for what is needed next, so that memory works while arithmetic does. Always inlined: gcc 12 drops
+// calls of functions that only prefetch.
+template <typename E>
+inline __attribute__((always_inline)) void fetch(const Slots<E>& slots, Keys keys, int64_t dim) {
+    for (int64_t k = keys.begin; k < keys.end; ++k) {
+        const char* row = reinterpret_cast<const char*>(slots.at[k]);
+        for (int64_t i = 0; i < dim * static_cast<int64_t>(sizeof(E)); i += 64) _mm_prefetch(row + i, _MM_HINT_T1);
+    }
 }
 
 // Converted rows lie a cache line further apart than they need to: at a distance of 1 KiB, 64 of them would
 // fight for a few sets of L1.
-void convert(const Slots<uint16_t>& from, int64_t begin, int64_t end, int64_t dim, Scratch slot, Slots<float>& slots) {
+void convert(const Slots<uint16_t>& from, Keys keys, int64_t dim, Scratch slot, Slots<float>& slots) {
     const int64_t stride = dim + 16;
     float* into = scratch<float>(slot, key_tile * stride);
-    for (int64_t k = begin; k < end; ++k) {
+    for (int64_t k = keys.begin; k < keys.end; ++k) {
         for (int64_t i = 0; i < dim; i += 16) _mm512_store_ps(into + k * stride + i, load(from.at[k] + i));
     }
-    for (int64_t k = 0; k < key_tile; ++k) slots.at[k] = into + std::clamp(k, begin, end - 1) * stride;
+    for (int64_t k = 0; k < key_tile; ++k) slots.at[k] = into + std::clamp(k, keys.begin, keys.end - 1) * stride;
 }
 
 // ---------------------------------------------------------------- scores
@@ -266,10 +281,6 @@ Lines make_lines(const Attention& a, const AttentionPiece& p) {
 }
 
 // Sets which keys of the tile each line sees; returns the keys that any does.
-struct Keys {
-    int64_t begin, end;
-};
-
 Keys see(const Attention& a, const Lines& lines, int64_t tile) {
     Keys keys{key_tile, 0};
     for (int64_t i = 0; i < lines.count; ++i) {
@@ -302,13 +313,28 @@ void weigh_all(const Attention& a, const AttentionPiece& p, const Lines& lines, 
     }
 }
 
+void done(const AttentionPiece& p, const Lines& lines) {
+    if (p.partial) return;
+    for (int64_t i = 0; i < lines.count; ++i) lines.at[i].begun |= lines.at[i].begin < lines.at[i].end;
+}
+
 template <typename E>
 void run_tile(const Attention& a, const AttentionPiece& p, const Lines& lines, int64_t tile, const Slots<E>& keys, const Slots<E>& values) {
     score(lines.at, lines.count, keys, a.pages.head_dim);
     weigh_all(a, p, lines, tile);
     value(lines.at, lines.count, values, a.pages.head_dim);
-    if (p.partial) return;
-    for (int64_t i = 0; i < lines.count; ++i) lines.at[i].begun |= lines.at[i].begin < lines.at[i].end;
+    done(p, lines);
+}
+
+// The tile after this one, as far as all its keys are needed.
+template <typename E>
+inline __attribute__((always_inline)) void fetch_next(const Attention& a, const AttentionPiece& p, int64_t tile) {
+    const int64_t last = p.position + p.count;  // keys end here
+    const int64_t end = std::min(key_tile, last - (tile + 1) * key_tile);
+    if (end <= 0 || tile + 1 >= p.tile_end) return;
+    Slots<E> keys;
+    find(a, p, tile + 1, {0, end}, 0, keys);
+    fetch(keys, {0, end}, a.pages.head_dim);
 }
 
 template <typename E>
@@ -318,18 +344,23 @@ void run_tiles(const Attention& a, const AttentionPiece& p, const Lines& lines) 
         const Keys seen = see(a, lines, tile);
         if (seen.begin >= seen.end) continue;
         Slots<E> keys, values;
-        find(a, p, tile, seen.begin, seen.end, 0, keys);
-        find(a, p, tile, seen.begin, seen.end, 1, values);
+        find(a, p, tile, seen, 0, keys);
+        find(a, p, tile, seen, 1, values);
+        fetch(values, seen, dim);
         if constexpr (sizeof(E) == 2) {
             if (lines.count >= converting_lines) {
                 Slots<float> wide_keys, wide_values;
-                convert(keys, seen.begin, seen.end, dim, Scratch::keys, wide_keys);
-                convert(values, seen.begin, seen.end, dim, Scratch::values, wide_values);
+                convert(keys, seen, dim, Scratch::keys, wide_keys);
+                convert(values, seen, dim, Scratch::values, wide_values);
                 run_tile(a, p, lines, tile, wide_keys, wide_values);
                 continue;
             }
         }
-        run_tile(a, p, lines, tile, keys, values);
+        score(lines.at, lines.count, keys, dim);
+        fetch_next<E>(a, p, tile);
+        weigh_all(a, p, lines, tile);
+        value(lines.at, lines.count, values, dim);
+        done(p, lines);
     }
 }
 
