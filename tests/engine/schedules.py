@@ -79,10 +79,12 @@ def play(engine: Engine, runner: RecordingRunner, arrivals: Sequence[tuple[int, 
     raise AssertionError(f"{wanted - played.ended.keys()} not ended after {TURNS_MAX} turns")
 
 
-def cold_logits(ops: Ops, model: Model, tokens: Sequence[int], first: int) -> F32:
+def cold_logits(
+    ops: Ops, model: Model, tokens: Sequence[int], first: int, kv_type: KVType = KVType.FLOAT16
+) -> F32:
     """Logits after tokens[:first], tokens[:first + 1], ... of one request alone: no cache, one chunk."""
     count = len(tokens)
-    store = KVStore(model.spec.page_shapes(count, KVType.FLOAT16), (1,) * len(model.spec.components))
+    store = KVStore(model.spec.page_shapes(count, kv_type), (1,) * len(model.spec.components))
     table = np.ones((1, 1), dtype=np.int32)
     kv = tuple(store.paged(component, table) for component in range(len(model.spec.components)))
     zero = np.zeros(1, dtype=np.int32)

@@ -15,6 +15,7 @@ from transom.ops.float32 import Float32Ops
 from transom.ops.native import NativeOps
 from transom.ops.protocol import Matrix, PackedMatrix, Precision
 from transom.ops.reference import ReferenceOps
+from transom.ops.store import KVType
 from transom.weights.gguf import read_gguf
 
 TOKENS = 90
@@ -39,13 +40,13 @@ def test_native_and_numpy_logits_have_the_same_bits(model: Model, tokens: list[i
 def test_wide_activation_codes_come_within_a_thousandth_of_the_float32_reference(
     model: Model, tokens: list[int]
 ) -> None:
-    wide = cold_logits(ReferenceOps(), with_wide_codes(model), tokens, first=1)
-    exact = cold_logits(Float32Ops(), model, tokens, first=1)
+    wide = cold_logits(ReferenceOps(), with_wide_codes(model), tokens, 1, KVType.FLOAT32)
+    exact = cold_logits(Float32Ops(), model, tokens, 1, KVType.FLOAT32)
     assert np.abs(wide - exact).max() < 1e-3 * np.abs(exact).max()
 
 
 def with_wide_codes(model: Model) -> Model:
-    """The same weights; activations quantized to 16 bits everywhere, so that little else than rounding is lost."""
+    """The same weights, activations quantized to 16 bits everywhere: little but rounding is lost."""
 
     def wide(matrix: Matrix) -> Matrix:
         return replace(matrix, precision=Precision.INT16) if isinstance(matrix, PackedMatrix) else matrix
