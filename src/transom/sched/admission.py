@@ -25,10 +25,9 @@ def plan_admissions(draft: Draft) -> None:
     it comes in as soon as its next chunk fits, and nobody before it.
     """
     situation = draft.situation
-    rows = min(situation.limits.max_running, situation.cache.layout.rows) - len(situation.running)
-    if not situation.waiting or rows <= 0 or draft.budget == 0:
+    if not situation.waiting or situation.rows_free <= 0 or draft.budget == 0:
         return
-    desk = _Desk(draft, rows, situation.cache.room(), situation.cache.layout.grids())
+    desk = _Desk(draft, situation.rows_free, situation.cache.room(), situation.cache.layout.grids())
     refused = 0
     for position, waiting in enumerate(situation.waiting[:CONSIDERED]):
         urgent = position == 0 and situation.is_urgent
@@ -75,7 +74,7 @@ class _Desk:
         if not free and not self._has_place_for(progress, self._life(progress, offer)):
             return False
         for tried in (offer, cache.cold()) if free else (offer,):
-            span = self._span(progress, tried)
+            span = self._span(progress, tried, urgent)
             if span is not None:
                 self._admit(Admit(waiting, namespace, tried, span))
                 return True
@@ -125,12 +124,12 @@ class _Desk:
         growth = self.draft.situation.cache.growth(None, offer.begin.start, end)
         return added(growth, added(offer.takes, offer.pins))
 
-    def _span(self, progress: Progress, offer: Offer) -> Span | None:
+    def _span(self, progress: Progress, offer: Offer, urgent: bool) -> Span | None:
         page = self.draft.situation.cache.layout.page_size
         start, known = offer.begin.start, progress.length
         end = chunk_end(start, known, self.draft.budget, page)
         end = fit_end(start, end, page, lambda end: self.draft.lacks(self._need(offer, end)))
-        if end == start or (self.draft.chunks and is_cut(end, known, page)):
+        if end == start or (self.draft.chunks and not urgent and is_cut(end, known, page)):
             return None
         return Span(start, end)
 

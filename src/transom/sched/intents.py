@@ -20,6 +20,11 @@ class Situation:
     outputs_expected: float
 
     @property
+    def rows_free(self) -> int:
+        """Requests that may be admitted beside those that run."""
+        return min(self.limits.max_running, self.cache.layout.rows) - len(self.running)
+
+    @property
     def is_urgent(self) -> bool:
         """Whether the senior of all waits, and has waited longer than patience allows."""
         if not self.waiting:

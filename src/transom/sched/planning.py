@@ -1,8 +1,8 @@
 """The plan of a step: arithmetic over exact counters. It changes nothing.
 
-Order within a step: a place for the lead's next token; decodes, senior first; chunks, senior first, the
-lead's among them; admissions. The lead is the senior running request. It, and every decode, may have
-juniors retracted; chunks of others wait for room.
+Order within a step: a token of budget for a senior that waited too long; a place for the lead's next
+token; decodes, senior first; chunks, senior first, the lead's among them; admissions. The lead is the
+senior running request. It, and every decode, may have juniors retracted; chunks of others wait for room.
 """
 
 from collections.abc import Sequence
@@ -17,8 +17,11 @@ from transom.sched.states import Running, Span
 def plan(situation: Situation) -> Plan:
     """Plans one step."""
     draft = Draft(situation)
+    withheld = int(situation.is_urgent and situation.rows_free > 0 and draft.budget > 1)
+    draft.budget -= withheld
     prefills = _plan_decodes(draft, situation.running)
     _plan_chunks(draft, prefills)
+    draft.budget += withheld
     if not draft.parked and not draft.retracted:  # who lacks a page now comes before who has none
         plan_admissions(draft)
     return draft.plan()

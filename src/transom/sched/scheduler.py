@@ -76,6 +76,10 @@ class Scheduler:
 
     # ------------------------------------------------------------ a turn
 
+    def unfinished(self) -> tuple[RequestId, ...]:
+        """Every request that has not ended, those that run first."""
+        return tuple(state.progress.id for states in (self._running, self._waiting) for state in states)
+
     @property
     def has_work(self) -> bool:
         """Whether any request is unfinished: if so, the next turn computes something."""
@@ -184,12 +188,17 @@ class Scheduler:
         return self._cache.admit(progress.id, intent.namespace, progress.tokens(), intent.offer)
 
     def _extend(self, intent: Continue | Admit, holding: Holding, transaction: Transaction) -> bool:
-        """Whether `holding` has pages for the span; without, it is as it was before the plan."""
+        """Whether `holding` has pages for the span; without, it is as it was before the plan.
+
+        Whole pages are taken, so that most decodes take none.
+        """
         if intent.span.end <= holding.allocated:
             return True
+        layout = self._cache.layout
+        pages_end = intent.span.end + -intent.span.end % layout.page_size
         savepoint = transaction.savepoint()
         try:
-            self._cache.extend(holding, intent.span.end)
+            self._cache.extend(holding, min(pages_end, layout.context))
         except NoSpace:
             transaction.rollback(savepoint)
             if isinstance(intent, Admit):

@@ -1,0 +1,132 @@
+"""Every request ends: patience, priorities, retraction that does not go round in circles."""
+
+import pytest
+from tests.sched.world import World
+
+from transom.sched.states import IdleReason
+from transom.values import RequestId
+
+
+def distinct(length: int, seed: int) -> list[int]:
+    return [(seed * 101 + 7 * i * i + i) % 49 for i in range(length)]
+
+
+def test_small_requests_pass_one_that_does_not_fit_but_not_for_ever() -> None:
+    world = World(
+        page=1, windows=(), pages=(64,), rows=8, chunk=32, context=64, patience=6, outputs_expected=8
+    )
+    world.submit(distinct(10, 0), 30)
+    world.step()
+    large = world.submit(distinct(50, 1), 4)
+    small = []
+    while not world.spans(large):
+        small.append(world.submit(distinct(4, 2 + len(small)), 6))
+        world.step()
+        assert len(small) < 80
+    assert any(world.ends.get(request) for request in small), "small ones went past it"
+    world.finish()
+
+
+def test_a_stream_of_newcomers_does_not_starve_anybody() -> None:
+    world = World(page=4, windows=(4,), pages=(20, 12), rows=4, chunk=16, context=64, patience=4)
+    first = [world.submit(distinct(40, seed), 12) for seed in range(3)]
+    for seed in range(150):
+        world.submit(distinct(5, seed + 10), 5)
+        world.step()
+    assert set(first) <= world.ends.keys()
+    world.finish()
+
+
+def test_priority_goes_first_and_does_not_starve_the_rest() -> None:
+    world = World(page=4, windows=(4,), rows=1, chunk=16)
+    plain, urgent = world.submit(distinct(8, 1), 4), world.submit(distinct(8, 2), 4, priority=1)
+    world.finish()
+    order = [end.request for turn in world.turns for end in turn.events if end.request in world.ends]
+    assert order.index(urgent) < order.index(plain)
+
+
+def test_an_old_request_outranks_a_young_one_of_higher_priority() -> None:
+    world = World(rows=1, chunk=16)
+    world.submit(distinct(8, 0), 4)
+    world.step()
+    old = world.submit(distinct(8, 1), 4)
+    for seed in range(world.limits.priority_bonus):
+        world.abort(world.submit([seed % 40], 1))
+    world.step()
+    young = world.submit(distinct(8, 2), 4, priority=1)
+    world.drain()
+    ended = [event.request for turn in world.turns for event in turn.events if event.request in (old, young)]
+    assert ended[0] == old
+
+
+@pytest.mark.parametrize("outputs", [20, 40])
+def test_retractions_are_bounded_by_a_logarithm_of_the_output(outputs: int) -> None:
+    world = World(page=1, windows=(4,), pages=(100, 60), rows=8, chunk=32, context=64)
+    for seed in range(8):
+        world.submit(distinct(12, seed), outputs)
+    world.finish()
+    stats = world.scheduler.stats()
+    assert 0 < stats.retractions <= 3 * 8
+    minimum = 8 * (12 + outputs - 1)
+    assert stats.computed_tokens <= 2 * minimum
+
+
+def test_a_retracted_request_comes_back_with_a_hit() -> None:
+    world = World(page=1, windows=(4,), pages=(100, 60), rows=8, chunk=32, context=64)
+    request = world.submit(distinct(20, 1), 20)
+    while len(world.texts[request]) < 8:
+        world.step()
+    world.retract_all()
+    world.step()
+    assert world.last_step() == {request: (27, 28)}
+    world.finish()
+    stats = world.scheduler.stats()
+    assert (stats.retractions, stats.recomputed_tokens) == (1, 0)
+    assert world.ends[request].usage.cached_tokens == 0
+
+
+def test_the_lead_takes_memory_from_the_junior_end() -> None:
+    world = World(page=1, windows=(), pages=(40,), rows=4, chunk=16, context=40)
+    senior, middle, junior = (world.submit(distinct(8, seed), 24) for seed in range(3))
+    world.step()
+    assert world.last_step().keys() == {senior, middle}
+    world.step()
+    assert world.last_step().keys() == {senior, middle, junior}
+    retracted: list[RequestId] = []
+    while not retracted:
+        retracted = [victim.progress.id for victim in world.scheduler.plan().retract]
+        world.step()
+    assert retracted == [junior]
+    world.finish()
+
+
+def test_a_budget_smaller_than_the_decodes_serves_the_seniors() -> None:
+    world = World(page=4, windows=(4,), pages=(64, 64), rows=8, chunk=2)
+    requests = [world.submit(distinct(3, seed), 6) for seed in range(6)]
+    world.finish()
+    ends = [event.request for turn in world.turns for event in turn.events if event.request in world.ends]
+    assert list(dict.fromkeys(ends)) == requests
+
+
+def test_a_senior_gets_budget_beside_decodes_that_fill_it() -> None:
+    world = World(page=4, windows=(4,), pages=(64, 64), rows=8, chunk=4)
+    for seed in range(4):
+        world.submit(distinct(1, seed), 40)
+    for _ in range(4):
+        world.step()
+    lead = world.submit(distinct(20, 9), 2, priority=1)
+    for _ in range(world.limits.patience_steps + 3):
+        world.step()
+    assert world.spans(lead)[0] == (0, 1), "one token, then it leads"
+    assert len(world.last_step()) == 4
+    world.finish()
+
+
+def test_idle_means_that_there_is_no_work() -> None:
+    world = World()
+    assert world.step().idle is not None
+    request = world.submit(distinct(5, 1), 2)
+    assert world.step().idle is None
+    world.drain()
+    assert world.ends.keys() == {request}
+    assert world.scheduler.stats().idle == {IdleReason.NO_WORK: 2, IdleReason.NO_ROOM: 0}
