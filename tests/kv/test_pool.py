@@ -1,0 +1,92 @@
+"""PagePool: every page has one owner, and a wrong hand fails at once."""
+
+import numpy as np
+import pytest
+
+from transom.errors import NoSpace
+from transom.kv.journal import Journal
+from transom.kv.pool import PagePool
+
+
+@pytest.fixture
+def journal() -> Journal:
+    return Journal()
+
+
+@pytest.fixture
+def pool(journal: Journal) -> PagePool:
+    return PagePool("full", 6, journal)
+
+
+def test_page_0_is_never_handed_out(pool: PagePool, journal: Journal) -> None:
+    with journal.transaction():
+        assert sorted(pool.take(6, owner=1).tolist()) == [1, 2, 3, 4, 5, 6]
+
+
+def test_taking_more_than_is_free_takes_nothing_and_says_the_numbers(
+    pool: PagePool, journal: Journal
+) -> None:
+    with journal.transaction():
+        pool.take(4, owner=1)
+        with pytest.raises(NoSpace) as raised:
+            pool.take(3, owner=1)
+    assert (raised.value.component, raised.value.need, raised.value.have, pool.free) == ("full", 3, 2, 2)
+
+
+@pytest.mark.parametrize("given", [[1, 1], [0], [2, 5], [5]])
+def test_a_double_or_foreign_give_fails_and_changes_nothing(
+    pool: PagePool, journal: Journal, given: list[int]
+) -> None:
+    """Pages 1 to 3 are of owner 1, page 4 of owner 2, 5 and 6 are free."""
+    with journal.transaction():
+        pool.take(3, owner=1)
+        pool.take(1, owner=2)
+        with pytest.raises(AssertionError):
+            pool.give(given, owner=1)
+        with pytest.raises(AssertionError):
+            pool.give([4], owner=1)
+        assert pool.free == 2
+        pool.give([1], owner=1)
+        with pytest.raises(AssertionError):
+            pool.give([1], owner=1)
+
+
+def test_a_page_of_the_tree_is_not_anyones_to_give_nor_to_release_while_read(
+    pool: PagePool, journal: Journal
+) -> None:
+    with journal.transaction():
+        pages = pool.take(2, owner=1)
+        pool.adopt(pages, owner=1)
+        with pytest.raises(AssertionError):
+            pool.give(pages, owner=1)
+        with pytest.raises(AssertionError):
+            pool.release(pages)
+        pool.unreference(pages)
+        assert (pool.free, pool.tree, pool.idle, pool.room) == (4, 2, 2, 6)
+        with pytest.raises(AssertionError):
+            pool.unreference(pages)
+        pool.release(pages)
+        assert (pool.free, pool.tree, pool.idle) == (6, 0, 0)
+
+
+def test_references_count_readers(pool: PagePool, journal: Journal) -> None:
+    with journal.transaction():
+        pages = pool.take(3, owner=1)
+        pool.adopt(pages, owner=1)
+        pool.reference(pages[:2])
+        pool.unreference(pages)
+        assert pool.references(pages).tolist() == [1, 1, 0]
+        assert (pool.idle, pool.unreferenced(pages)) == (1, 1)
+
+
+def test_undoing_restores_the_order_of_the_free_list(pool: PagePool, journal: Journal) -> None:
+    before = pool.free_pages().tolist()
+    with pytest.raises(KeyError), journal.transaction():
+        pool.give(pool.take(3, owner=1)[[2, 0]], owner=1)
+        pages = pool.take(4, owner=2)
+        pool.adopt(pages[1:], owner=2)
+        pool.unreference(pages[1:])
+        pool.release(pages[[3, 1]])
+        raise KeyError
+    assert pool.free_pages().tolist() == before
+    assert not pool.owners().any() and not pool.references(np.arange(7)).any()

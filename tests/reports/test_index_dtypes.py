@@ -1,0 +1,67 @@
+"""Report B special-cased the index type of one device. Here is one type, converted at the boundary."""
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+from tests.kv.world import PAGE_SIZES, WINDOWS, World, components
+
+from transom.kv.journal import Journal
+from transom.kv.pool import PagePool
+
+
+def strided(values: Any) -> Any:
+    return np.repeat(np.asarray(values, dtype=np.int32), 3)[::3]
+
+
+def read_only(values: Any) -> Any:
+    array = np.array(values, dtype=np.int32)
+    array.flags.writeable = False
+    return array
+
+
+KINDS: dict[str, Callable[[Any], Any]] = {
+    "int32": lambda values: np.array(values, dtype=np.int32),
+    "int64": lambda values: np.array(values, dtype=np.int64),
+    "strided": strided,
+    "read-only": read_only,
+}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("window", WINDOWS)
+@pytest.mark.parametrize("page_size", PAGE_SIZES)
+def test_index_dtypes(page_size: int, window: int, kind: str) -> None:
+    """Tokens of any kind find what int32 tokens published, and publish what those find."""
+    world = World(components("FW", window), (80, 80), page_size)
+    tokens = list(range(1, 33))
+    world.serve(tokens)
+    namespace = world.cache.namespace(world.next_id, "")
+    for array in (KINDS[kind](tokens), KINDS[kind]([*tokens[:17], *range(50, 70)])):
+        offer = world.cache.offer(namespace, array)
+        assert offer.begin.start == world.longest_hit(namespace, array.tolist())
+        holding = world.cache.admit(world.next_id, namespace, array, offer)
+        world.cache.extend(holding, len(array))
+        world.cache.copies_done()
+        world.cache.advance(holding, len(array))
+        world.cache.publish(holding, array)
+        world.cache.check()
+        world.cache.drop(holding)
+        assert world.offer([*array.tolist(), 9])[1].begin.start >= len(array) // page_size * page_size
+    assert all(rows.table.dtype == np.int32 for rows in world.cache.rows)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_pool_takes_pages_of_any_integer_kind(kind: str) -> None:
+    journal = Journal()
+    pool = PagePool("full", 9, journal)
+    with journal.transaction():
+        first, second = pool.take(4, owner=1), pool.take(3, owner=2)
+        pool.adopt(KINDS[kind](first), owner=1)
+        pool.reference(KINDS[kind](first[:2]))
+        pool.unreference(KINDS[kind](first))
+        pool.unreference(KINDS[kind](first[:2]))
+        pool.release(KINDS[kind](first))
+        pool.give(KINDS[kind](second), owner=2)
+    assert sorted(pool.free_pages().tolist()) == list(range(1, 10))

@@ -1,0 +1,192 @@
+"""Report B: tombstones are recovered by filling holes; resident pages, locked or not, are never replaced."""
+
+import numpy as np
+import pytest
+from tests.kv.test_machine import walk
+from tests.kv.world import PAGE_SIZES, WINDOWS, Fault, Job, World, components, same
+
+from transom.kv.reclaim import reclaim
+from transom.kv.tree import Node
+
+FULL, WINDOW = 0, 1
+TOKENS = np.arange(100, 148, dtype=np.int32)
+
+matrix = pytest.mark.parametrize(
+    ("page_size", "window"), [(page_size, window) for page_size in PAGE_SIZES for window in WINDOWS]
+)
+
+
+def hybrid(page_size: int, window: int) -> World:
+    """Room for four requests of all tokens and more."""
+    pages = 5 * (len(TOKENS) // page_size + 2)
+    return World(components("FW", window), (pages, pages), page_size, context=64)
+
+
+def tombstone(world: World) -> None:
+    """Takes every window page that nobody reads; full pages stay."""
+    with world.cache.transaction():
+        reclaim(world.cache.tree, WINDOW, world.cache.pools[WINDOW].idle)
+    world.audit()
+
+
+def only_node(world: World) -> Node:
+    (node,) = [node for _, _, node in world.nodes()]
+    return node
+
+
+def row(world: World, job: Job, component: int) -> list[int]:
+    return world.cache.rows[component].table[job.holding.row].tolist()
+
+
+@matrix
+def test_recovery_of_a_whole_node(page_size: int, window: int) -> None:
+    """Nothing of the span has slid: every hole is filled, no full page changes, duplicates go back once."""
+    world = hybrid(page_size, window)
+    world.serve(TOKENS)
+    tombstone(world)
+    full = only_node(world).pages[FULL].tolist()
+    fresh = world.admit(TOKENS, cold=True)
+    world.compute(fresh, len(TOKENS))
+    computed = row(world, fresh, WINDOW)[: len(full)]
+    free = world.cache.pools[FULL].free
+    world.cache.publish(fresh.holding, TOKENS)
+    world.audit()
+    node = only_node(world)
+    assert node.pages[FULL].tolist() == full == row(world, fresh, FULL)[: len(full)]
+    assert node.pages[WINDOW].tolist() == computed == row(world, fresh, WINDOW)[: len(full)]
+    assert world.cache.pools[FULL].free == free + len(full)
+    counted = world.cache.stats().components
+    assert (counted[FULL].duplicates_returned, counted[WINDOW].holes_filled) == (len(full), len(full))
+    world.drop(fresh)
+    assert world.serve(TOKENS) == len(TOKENS) - 1
+
+
+@matrix
+def test_recovery_of_part_of_a_node(page_size: int, window: int) -> None:
+    """The drop line lies inside: the suffix's holes are filled, the head stays a tombstone, no split."""
+    world = hybrid(page_size, window)
+    world.serve(TOKENS)
+    tombstone(world)
+    full = only_node(world).pages[FULL].tolist()
+    fresh = world.admit(TOKENS, cold=True)
+    world.compute(fresh, len(TOKENS) - page_size)
+    world.cache.slide(fresh.holding)
+    world.compute(fresh, len(TOKENS))
+    kept = row(world, fresh, WINDOW)[: len(full)]
+    assert kept[0] == 0 and kept[-1] != 0, "the drop line lies inside"
+    world.cache.publish(fresh.holding, TOKENS)
+    world.audit()
+    node = only_node(world)
+    assert node.pages[FULL].tolist() == full
+    assert node.pages[WINDOW].tolist() == kept
+    world.drop(fresh)
+    assert world.serve(TOKENS) == len(TOKENS) - 1
+
+
+def locked(page_size: int, window: int) -> tuple[World, Job, Job]:
+    """B reads the tombstoned prefix and runs beyond it; C has computed the same tokens itself."""
+    world = hybrid(page_size, window)
+    world.serve(TOKENS)
+    reader = world.admit(np.append(TOKENS, np.arange(10, dtype=np.int32)))
+    world.compute(reader, len(TOKENS) + 4)
+    tombstone(world)
+    fresh = world.admit(TOKENS, cold=True)
+    world.compute(fresh, len(TOKENS))
+    return world, reader, fresh
+
+
+def survives(world: World, reader: Job, fresh: Job) -> None:
+    """After C has published and gone, and its pages are used again, B still reads its own."""
+    world.audit()
+    world.drop(fresh)
+    other = world.admit(TOKENS[::-1])
+    world.compute(other, len(TOKENS))
+    world.compute(reader, len(reader.tokens))
+    for position in range(len(reader.tokens)):
+        world.expect(reader, FULL, range(position, position + 1))
+    world.audit()
+
+
+@matrix
+def test_locked_full_survives_recovery(page_size: int, window: int) -> None:
+    world, reader, fresh = locked(page_size, window)
+    before = row(world, reader, FULL)
+    world.cache.publish(fresh.holding, TOKENS)
+    assert row(world, reader, FULL) == before
+    whole = fresh.holding.published
+    assert row(world, fresh, FULL)[:whole] == before[:whole]
+    survives(world, reader, fresh)
+
+
+@matrix
+def test_locked_full_survives_recovery_that_fails_at_any_primitive(page_size: int, window: int) -> None:
+    world, reader, fresh = locked(page_size, window)
+    before = row(world, reader, FULL)
+    faults = 0
+    while publish_fails(world, fresh, fuse=faults):
+        faults += 1
+    assert faults > 5 and fresh.holding.published == len(TOKENS) // page_size
+    assert row(world, reader, FULL) == before
+    survives(world, reader, fresh)
+
+
+def publish_fails(world: World, job: Job, fuse: int) -> bool:
+    """Whether the fault after `fuse` primitives is met; then nothing has changed."""
+    before = world.snapshot()
+    world.set_fuse(fuse)
+    try:
+        world.cache.publish(job.holding, job.tokens)
+    except Fault:
+        same(before, world.snapshot())
+        world.audit()
+        return True
+    finally:
+        world.set_fuse(None)
+    return False
+
+
+@matrix
+def test_pairing_is_injective(page_size: int, window: int) -> None:
+    """Every full page pairs with at most one window page, and the reverse: by a map rebuilt from scratch."""
+    machine = walk(page_size, window, "FW", seed=7, steps=60)
+    pairs: set[tuple[int, int]] = set()
+    for _, _, node in machine.world.nodes():
+        pairs.update(zip(node.pages[FULL].tolist(), node.pages[WINDOW].tolist(), strict=True))
+    for job in machine.running():
+        tables = [machine.cache.rows[c].table[job.holding.row] for c in (FULL, WINDOW)]
+        pairs.update(zip(tables[FULL].tolist(), tables[WINDOW].tolist(), strict=True))
+    whole = [pair for pair in pairs if pair[FULL] and pair[WINDOW]]
+    assert whole
+    assert len({full for full, _ in whole}) == len(whole) == len({slid for _, slid in whole}), whole
+    assert all(full for full, slid in pairs if slid), "a window page without a full one"
+    machine.teardown()
+
+
+@matrix
+def test_publish_never_accepts_what_match_rejects(page_size: int, window: int) -> None:
+    """Whatever the holes: right after a publication its last whole page is a hit, its row the tree's."""
+    random = np.random.default_rng([page_size, window])
+    world = hybrid(page_size, window)
+    for _ in range(12):
+        tokens = np.concatenate([TOKENS[: random.integers(1, 40)], random.integers(0, 2, 6, dtype=np.int32)])
+        job = world.admit(tokens, cold=bool(random.integers(2)))
+        while job.holding.computed < len(tokens):
+            world.compute(job, min(len(tokens), job.holding.computed + int(random.integers(1, 9))))
+            world.settle(job)
+            accepted(world, job)
+        world.drop(job)
+        with world.cache.transaction():
+            reclaim(world.cache.tree, WINDOW, int(random.integers(world.cache.pools[WINDOW].idle + 1)))
+
+
+def accepted(world: World, job: Job) -> None:
+    done = job.tokens[: job.holding.computed].tolist()
+    namespace, offer = world.offer([*done, 7])
+    whole = len(done) - len(done) % world.page_size
+    assert offer.begin.start == world.longest_hit(namespace, [*done, 7]) >= whole, (done, offer)
+    path = world.cache.tree.walk(namespace, np.array(done, dtype=np.int32).tobytes())
+    for component in (FULL, WINDOW):
+        ours = world.cache.rows[component].read(job.holding.row, 0, job.holding.published)
+        theirs = path.read(component, 0, job.holding.published)
+        assert ((ours == theirs) | (ours == 0)).all(), (component, ours, theirs)
+    world.audit()
