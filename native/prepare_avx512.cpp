@@ -32,38 +32,63 @@ Codes quantize(const float* x, int limit, float* scale) {
         *scale = 0.0f;
         return {_mm512_setzero_si512(), _mm512_setzero_si512()};
     }
-    *scale = amax / static_cast<float>(limit);
-    const __m512 inverse = _mm512_set1_ps(static_cast<float>(limit) / amax);
+    const float most = static_cast<float>(limit);
+    const __m128 ratios = _mm_div_ps(_mm_setr_ps(amax, most, 1.0f, 1.0f), _mm_setr_ps(most, amax, 1.0f, 1.0f));
+    *scale = _mm_cvtss_f32(ratios);
+    const __m512 inverse = _mm512_broadcastss_ps(_mm_movehdup_ps(ratios));
     const __m512i bound = _mm512_set1_epi32(limit);
     return {codes_of(a, inverse, bound), codes_of(b, inverse, bound)};
 }
 
-void store8(int8_t* to, const Codes& codes) {
-    _mm_storeu_si128(reinterpret_cast<__m128i*>(to), _mm512_cvtepi32_epi8(codes.a));
-    _mm_storeu_si128(reinterpret_cast<__m128i*>(to + 16), _mm512_cvtepi32_epi8(codes.b));
+// 32 codes as int8, in order.
+__m256i narrow(const Codes& codes) {
+    return _mm256_set_m128i(_mm512_cvtepi32_epi8(codes.b), _mm512_cvtepi32_epi8(codes.a));
 }
 
-void biases(const Codes& codes, int32_t* bias) {
-    bias[0] = -128 * _mm512_reduce_add_epi32(codes.a);
-    bias[1] = -128 * _mm512_reduce_add_epi32(codes.b);
-    bias[2] = bias[0] + bias[1];
+// Sums of a plane's first and second 16 codes.
+struct Sums {
+    int32_t first, second;
+    int32_t all() const { return first + second; }
+};
+
+// Of two planes at once.
+void sum_halves(__m256i x, __m256i y, Sums& of_x, Sums& of_y) {
+    const __m256i one = _mm256_set1_epi8(1), zero = _mm256_setzero_si256();
+    const __m256i pairs = _mm256_hadd_epi32(_mm256_dpbusd_epi32(zero, one, x), _mm256_dpbusd_epi32(zero, one, y));
+    const __m256i sums = _mm256_hadd_epi32(pairs, pairs);
+    of_x = {_mm256_extract_epi32(sums, 0), _mm256_extract_epi32(sums, 4)};
+    of_y = {_mm256_extract_epi32(sums, 1), _mm256_extract_epi32(sums, 5)};
+}
+
+void store_biases(const Sums& sums, int32_t* bias) {
+    bias[0] = -128 * sums.first;
+    bias[1] = -128 * sums.second;
+    bias[2] = -128 * sums.all();
+}
+
+void store_sums(const Sums& sums, float* sum) {
+    sum[0] = static_cast<float>(sums.first);
+    sum[1] = static_cast<float>(sums.second);
+    sum[2] = static_cast<float>(sums.all());
 }
 
 void write(const Codes& codes, float scale, Record8& record) {
-    store8(record.codes, codes);
+    const __m256i plane = narrow(codes);
+    Sums sums, same;
+    sum_halves(plane, plane, sums, same);
+    _mm256_storeu_si256(reinterpret_cast<__m256i*>(record.codes), plane);
     record.scale = scale;
-    biases(codes, record.bias);
-    for (int i = 0; i < 3; ++i) record.sum[i] = static_cast<float>(record.bias[i] / -128);
+    store_biases(sums, record.bias);
+    store_sums(sums, record.sum);
     record.unused = 0;
 }
 
-// code = 254 * high + low with low in [-127, 126]: an exact quotient by a 32-bit reciprocal is not needed,
-// as |code| < 2^15 and a float32 division by 254 is off by less than 2^-15.
+// code = 254 * high + low with low in [-127, 126]. (n * 66053) >> 24 is n / 254 for 0 <= n <= 64643.
 Codes high_plane(const Codes& codes) {
-    const __m512 step = _mm512_set1_ps(254.0f), half = _mm512_set1_ps(127.0f);
-    const auto part = [&](__m512i code) {
-        const __m512 shifted = _mm512_add_ps(_mm512_cvtepi32_ps(code), half);
-        return _mm512_cvt_roundps_epi32(_mm512_div_ps(shifted, step), _MM_FROUND_TO_NEG_INF | _MM_FROUND_NO_EXC);
+    const auto part = [](__m512i code) {
+        const __m512i n = _mm512_add_epi32(code, _mm512_set1_epi32(127 + 127 * 254));
+        const __m512i quotient = _mm512_srli_epi32(_mm512_mullo_epi32(n, _mm512_set1_epi32(66053)), 24);
+        return _mm512_sub_epi32(quotient, _mm512_set1_epi32(127));
     };
     return {part(codes.a), part(codes.b)};
 }
@@ -75,16 +100,17 @@ Codes low_plane(const Codes& codes, const Codes& high) {
 }
 
 void write(const Codes& codes, float scale, Record16& record) {
-    const Codes high = high_plane(codes), low = low_plane(codes, high);
-    store8(record.high, high);
-    store8(record.low, low);
+    const Codes upper = high_plane(codes);
+    const __m256i high = narrow(upper), low = narrow(low_plane(codes, upper));
+    Sums h, l;
+    sum_halves(high, low, h, l);
+    record = Record16{};
+    _mm256_storeu_si256(reinterpret_cast<__m256i*>(record.high), high);
+    _mm256_storeu_si256(reinterpret_cast<__m256i*>(record.low), low);
     record.scale = scale;
-    biases(high, record.bias_high);
-    biases(low, record.bias_low);
-    for (int i = 0; i < 3; ++i) {
-        record.sum[i] = static_cast<float>(254 * (record.bias_high[i] / -128) + record.bias_low[i] / -128);
-    }
-    for (int i = 0; i < 6; ++i) record.unused[i] = 0;
+    store_biases(h, record.bias_high);
+    store_biases(l, record.bias_low);
+    store_sums({254 * h.first + l.first, 254 * h.second + l.second}, record.sum);
 }
 
 template <typename Record>

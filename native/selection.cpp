@@ -81,8 +81,8 @@ public:
     }
 
 private:
-    static constexpr int bands = 16;
-    static constexpr float edges[bands] = {1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 14, 17, 20, 30, 50, 89};
+    static constexpr int bands = 8;
+    static constexpr float edges[bands] = {2, 4, 6, 8, 11, 16, 30, 89};
 
     // Every token not fetched weighs less than exp(-reach), roundings of the edges and of exp allowed for.
     double reach() const {
