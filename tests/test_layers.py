@@ -9,6 +9,7 @@ import pytest
 SOURCE = Path(__file__).parent.parent / "src" / "transom"
 
 LAYERS = (
+    ("__main__",),
     ("cli",),
     ("server",),
     ("llm",),

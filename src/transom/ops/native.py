@@ -66,6 +66,10 @@ class NativeOps:
         if threads is not None:
             set_threads(threads)
 
+    @property
+    def isa(self) -> str:
+        return info().isa
+
     def embed(self, table: Matrix, tokens: I32, scale: float) -> F32:
         out = np.empty((len(tokens), table.in_features), np.float32)
         if isinstance(table, PackedMatrix):
