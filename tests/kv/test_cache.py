@@ -7,7 +7,7 @@ from tests.kv.world import World, components, same
 from transom.errors import NoSpace
 from transom.kv.cache import PrefixCaching
 from transom.kv.reclaim import reclaim
-from transom.values import Full, Window
+from transom.values import Full, RequestId, Window
 
 
 def hybrid(
@@ -209,7 +209,7 @@ def test_full_pages_go_leaf_first_and_oldest_first() -> None:
     world.serve([1, 2, 3, 4])
     world.serve([1, 2, 7, 8])
     world.serve([1, 2, 3, 4, 5])
-    gone = []
+    gone: list[tuple[int, ...]] = []
     before = {prefix for _, prefix in world.resident()[0]}
     for _ in range(7):
         with world.cache.transaction():
@@ -250,7 +250,7 @@ def test_an_offer_whose_hit_is_gone_is_refused_and_changes_nothing() -> None:
         reclaim(world.cache.tree, 0, 2)
     before = world.snapshot()
     with pytest.raises(NoSpace, match="prefix"):
-        world.cache.admit(world.next_id, namespace, np.array(up_to(12), np.int32), offer)
+        world.cache.admit(RequestId(99), namespace, np.array(up_to(12), np.int32), offer)
     same(before, world.snapshot())
 
 
@@ -259,7 +259,7 @@ def test_an_offer_stands_when_the_tree_has_grown() -> None:
     world.serve(up_to(8))
     namespace, offer = world.offer(up_to(16))
     world.serve(up_to(16))
-    holding = world.cache.admit(world.next_id, namespace, np.array(up_to(16), np.int32), offer)
+    holding = world.cache.admit(RequestId(99), namespace, np.array(up_to(16), np.int32), offer)
     assert holding.start == offer.begin.start == 8
     world.cache.check()
 

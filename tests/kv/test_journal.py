@@ -10,6 +10,7 @@ from tests.kv.world import Fault, World, same
 
 from transom.errors import NoSpace
 from transom.kv.journal import Journal
+from transom.values import RequestId
 
 
 def test_an_exception_undoes_the_block() -> None:
@@ -72,7 +73,7 @@ def test_a_fault_at_any_primitive_of_any_operation_leaves_the_state_equal(page_s
     namespace, offer = world.offer(tokens)
     job = world.jobs[0]
     operations: list[Callable[[], object]] = [
-        lambda: cache.admit(world.next_id, namespace, tokens, offer),
+        lambda: cache.admit(RequestId(99), namespace, tokens, offer),
         lambda: cache.extend(job.holding, min(40, job.holding.allocated + 6)),
         lambda: cache.publish(job.holding, job.tokens),
         lambda: cache.slide(job.holding),

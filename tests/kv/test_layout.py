@@ -1,5 +1,7 @@
 """Sizes: the one formula against running requests, and the floor of a cache."""
 
+from dataclasses import replace
+
 import pytest
 from tests.kv.world import MIXES, PAGE_SIZES, WINDOWS, World, components
 
@@ -69,6 +71,6 @@ def test_a_cache_too_small_for_one_request_is_refused_with_the_least_that_works(
 
 @pytest.mark.parametrize("field", ["page_size", "rows", "context"])
 def test_a_layout_with_nothing_in_it_is_refused(field: str) -> None:
-    values = {"page_size": 4, "rows": 2, "context": 16} | {field: 0}
+    layout = CacheLayout((Full(),), (8,), page_size=4, rows=2, context=16)
     with pytest.raises(ConfigError, match=field):
-        HybridCache(CacheLayout((Full(),), (8,), **values))
+        HybridCache(replace(layout, **{field: 0}))

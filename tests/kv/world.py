@@ -15,18 +15,23 @@ import numpy as np
 from transom.kv.cache import CacheLayout, Holding, HybridCache, Namespace, Offer, PrefixCaching
 from transom.kv.journal import Journal
 from transom.kv.tree import Node
-from transom.values import ComponentSpec, Full, RequestId, Window
+from transom.values import Full, RequestId, Window
 
 PAGE_SIZES = (1, 3, 4, 16)
 WINDOWS = (1, 2, 4, 7, 16)
-MIXES = ("F", "W", "FW", "FWV")
+MIXES = ("F", "W", "FW", "FWV", "WLF")
 
 Slot = tuple[Namespace, tuple[int, ...], int]
 
 
-def components(mix: str, window: int) -> tuple[ComponentSpec, ...]:
-    """`V` is a second window, of another size."""
-    kinds = {"F": Full(), "W": Window(window), "V": Window(window + 3, name="wide")}
+def components(mix: str, window: int) -> tuple[Full | Window, ...]:
+    """`V` is a second window, of another size; `L` one longer than any context."""
+    kinds: dict[str, Full | Window] = {
+        "F": Full(),
+        "W": Window(window),
+        "V": Window(window + 3, name="wide"),
+        "L": Window(1000, name="long"),
+    }
     return tuple(kinds[letter] for letter in mix)
 
 
@@ -68,7 +73,7 @@ class World:
 
     def __init__(
         self,
-        kinds: tuple[ComponentSpec, ...],
+        kinds: tuple[Full | Window, ...],
         pages: tuple[int, ...],
         page_size: int,
         *,
@@ -246,7 +251,9 @@ class World:
     # ---------------------------------------------------------------- faults
 
     def set_fuse(self, fuse: int | None) -> None:
-        self.cache._journal.fuse = fuse
+        journal = self.cache._journal
+        assert isinstance(journal, FaultyJournal)
+        journal.fuse = fuse
 
     def snapshot(self) -> dict[str, Any]:
         """Everything the cache knows, comparable."""

@@ -9,6 +9,9 @@ from tests.kv.world import PAGE_SIZES, WINDOWS, World, components
 
 from transom.kv.journal import Journal
 from transom.kv.pool import PagePool
+from transom.values import RequestId
+
+REQUEST = RequestId(99)
 
 
 def strided(values: Any) -> Any:
@@ -37,11 +40,11 @@ def test_index_dtypes(page_size: int, window: int, kind: str) -> None:
     world = World(components("FW", window), (80, 80), page_size)
     tokens = list(range(1, 33))
     world.serve(tokens)
-    namespace = world.cache.namespace(world.next_id, "")
+    namespace = world.cache.namespace(REQUEST, "")
     for array in (KINDS[kind](tokens), KINDS[kind]([*tokens[:17], *range(50, 70)])):
         offer = world.cache.offer(namespace, array)
         assert offer.begin.start == world.longest_hit(namespace, array.tolist())
-        holding = world.cache.admit(world.next_id, namespace, array, offer)
+        holding = world.cache.admit(REQUEST, namespace, array, offer)
         world.cache.extend(holding, len(array))
         world.cache.copies_done()
         world.cache.advance(holding, len(array))

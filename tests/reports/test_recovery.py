@@ -35,7 +35,7 @@ def only_node(world: World) -> Node:
 
 
 def row(world: World, job: Job, component: int) -> list[int]:
-    return world.cache.rows[component].table[job.holding.row].tolist()
+    return [int(page) for page in world.cache.rows[component].table[job.holding.row]]
 
 
 @matrix

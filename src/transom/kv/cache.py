@@ -95,6 +95,7 @@ class HybridCache:
 
     def growth(self, holding: Holding | None, begin_start: int, end: int) -> tuple[int, ...]:
         """Pages that extend(holding, end) would take; with None, after an admission at `begin_start`."""
+        assert begin_start >= 0 and end >= 0, (begin_start, end)
         allocated = begin_start if holding is None else holding.allocated
         page = self.layout.page_size
         return (max(0, -(-end // page) - -(-allocated // page)),) * len(self.pools)
@@ -272,6 +273,7 @@ class HybridCache:
         self.tree.use(hit.path, holding.kept)
         sources = [hit.partial_page(component) for component in range(len(self.pools))]
         self._copy_partial(holding, sources)
+        assert not holding.inexact or hit.partial, (holding, hit)
         self.counters.admit(hit.start, sum(source != 0 for source in sources))
         return holding
 
@@ -320,6 +322,7 @@ class HybridCache:
         self.rows[component].write(row, first, pool.take(count, owner_of(row)))
 
     def _reclaim(self, component: int, count: int) -> None:
+        assert count > 0, count
         before = [pool.tree for pool in self.pools]
         reclaim(self.tree, component, count)
         for other, (pool, pages) in enumerate(zip(self.pools, before, strict=True)):
@@ -363,6 +366,7 @@ class HybridCache:
     def _end_copies(self, ended: list[Pending]) -> None:
         """One source at a time: two admissions may copy from the same page."""
         for pending in ended:
+            assert pending in self.pending, (pending, self.pending)
             self.pools[pending.copy.component].unreference([pending.copy.source])
         self._journal.assign(self, "pending", tuple(p for p in self.pending if p not in ended))
 

@@ -22,11 +22,11 @@ def check(cache: "HybridCache") -> None:
     for root in cache.tree.roots.values():
         _check_shape(cache, root)
         _check_references_along(cache, root)
-    for component in range(len(cache.pools)):
-        places = _places(cache, component)
-        _check_owners(cache, component, places)
-        _check_references(cache, component, places)
-        _check_hidden(cache, component, places)
+    places = tuple(_places(cache, component) for component in range(len(cache.pools)))
+    for component, where in enumerate(places):
+        _check_owners(cache, component, where)
+        _check_references(cache, component, where)
+        _check_hidden(cache, component, where)
     for row, holding in enumerate(cache.holdings):
         if holding is None:
             assert not any(rows.table[row].any() for rows in cache.rows), (
@@ -36,6 +36,8 @@ def check(cache: "HybridCache") -> None:
         else:
             assert holding.row == row, (row, holding)
             _check_holding(cache, holding)
+            for component, where in enumerate(places):
+                _check_path(cache, holding, component, where)
     _check_orders(cache)
 
 
@@ -191,12 +193,10 @@ def _check_holding(cache: "HybridCache", holding: "Holding") -> None:
         assert kept <= grid.keep(holding.computed), (holding, component)
         assert entries[max(kept, needed) : last].all(), (holding, component, entries)
         assert not entries[:kept].any() and not entries[last:].any(), (holding, component, entries)
-        _check_path(cache, holding, component)
 
 
-def _check_path(cache: "HybridCache", holding: "Holding", component: int) -> None:
+def _check_path(cache: "HybridCache", holding: "Holding", component: int, places: dict[int, Place]) -> None:
     """Pages a row reads from the tree lie at their own positions, under its namespace, on one path."""
-    places = _places(cache, component)
     entries = cache.rows[component].table[holding.row, : holding.published]
     nodes = []
     for index, page in enumerate(entries.tolist()):

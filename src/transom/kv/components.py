@@ -54,5 +54,6 @@ class Grid:
         The window of the last page boundary, not of the last token: else one position in page_size would
         strand the boundary that a retracted request comes back to.
         """
+        assert end >= 0, end
         boundary = end - end % self.page_size
         return first_needed(self.component, boundary) // self.page_size

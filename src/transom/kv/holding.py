@@ -30,6 +30,9 @@ class Begin:
     full_until: int
     exact_from: int
 
+    def __post_init__(self) -> None:
+        assert 0 <= self.start <= self.full_until and self.start <= self.exact_from, self
+
 
 @dataclass(frozen=True, slots=True)
 class Offer:
@@ -42,6 +45,9 @@ class Offer:
     begin: Begin
     takes: tuple[int, ...]
     pins: tuple[int, ...]
+
+    def __post_init__(self) -> None:
+        assert len(self.takes) == len(self.pins) and min(*self.takes, *self.pins) >= 0, self
 
 
 @dataclass(slots=True, eq=False)

@@ -91,6 +91,7 @@ class _Rule:
 
     def within(self, page: int, tail: bytes) -> Hit | None:
         """The longest hit inside the page after `page` pages of the path, whose tokens go on with `tail`."""
+        assert page <= self._path.pages, (page, self._path.pages)
         for node, index, tokens in candidates(self._path, page, tail):
             end = page * self._page_size + tokens
             if self.hole(end, page) is not None:

@@ -27,6 +27,7 @@ class Publisher:
 
     def run(self, key: bytes, whole: int) -> None:
         """`key` is the first `whole` pages of tokens. All of them become the tree's; never needs a page."""
+        assert len(key) == whole * self.tree.page_bytes, (len(key), whole)
         path = self.tree.walk(self.holding.namespace, key)
         for node, start in zip(path.nodes, path.starts, strict=True):
             self._merge(node, start, min(start + node.size, path.pages))
@@ -69,6 +70,7 @@ class Publisher:
             self._return_duplicates(component, first, ours, theirs)
 
     def _return_duplicates(self, component: int, first: int, ours: Pages, theirs: Pages) -> None:
+        assert len(ours) == len(theirs), (ours, theirs)
         both = (ours != 0) & (theirs != 0)
         if not both.any():
             return

@@ -24,6 +24,7 @@ def reclaim(tree: PrefixTree, component: int, count: int) -> None:
 
 def purge(tree: PrefixTree, root: Root) -> None:
     """Gives back all that no row reads below `root`."""
+    assert root.parent is None, root
     for node in _deepest_first(root):
         for component in range(len(tree.pools)):
             if not tree.rooted[component]:
@@ -35,9 +36,9 @@ def purge(tree: PrefixTree, root: Root) -> None:
 
 def _take_tail(tree: PrefixTree, component: int, node: Node, most: int) -> int:
     """References never grow along a path, so the unreferenced pages of a node are its last."""
-    resident = node.pages[component]
-    count = min(most, tree.pools[component].unreferenced(resident)) if resident.all() else 0
+    count = min(most, tree.pools[component].unreferenced(node.pages[component]))
     if count:
+        assert not node.children, (node, "a leaf comes before what it hangs from")
         tree.cut(node, count)
     return count
 

@@ -13,6 +13,7 @@ class RowTable:
     __slots__ = ("_journal", "table")
 
     def __init__(self, rows: int, pages_per_row: int, journal: Journal) -> None:
+        assert rows > 0 and pages_per_row > 0, (rows, pages_per_row)
         self.table: NDArray[np.int32] = np.zeros((rows, pages_per_row), dtype=np.int32)
         self._journal = journal
 

@@ -63,6 +63,7 @@ class Counters:
 
     def add(self, component: int, **counts: int) -> None:
         """Adds to the counts of one component, by name."""
+        assert counts and min(counts.values()) >= 0, counts
         old = self.traffic[component]
         new = replace(old, **{name: getattr(old, name) + count for name, count in counts.items()})
         self._journal.assign(
@@ -70,6 +71,7 @@ class Counters:
         )
 
     def admit(self, hit_tokens: int, pages_copied: int) -> None:
+        assert hit_tokens >= 0 and pages_copied >= 0, (hit_tokens, pages_copied)
         old = self.admissions
         new = Admissions(
             old.admitted + 1,

@@ -69,6 +69,7 @@ class Path:
         self.pages = 0
 
     def follow(self, node: Node, shared: int) -> None:
+        assert 0 < shared <= node.size and (node.parent is self.end or not self.nodes), (node, shared)
         self.nodes.append(node)
         self.starts.append(self.pages)
         self.pages += shared
@@ -112,6 +113,7 @@ def residency(pages: tuple[Pages, ...]) -> tuple[bytes, ...]:
 
 def shared_tokens(left: bytes, right: bytes) -> int:
     """Tokens that two keys have in common from their beginning."""
+    assert len(left) % TOKEN_BYTES == len(right) % TOKEN_BYTES == 0, (left, right)
     count = min(len(left), len(right)) // TOKEN_BYTES
     if left[: count * TOKEN_BYTES] == right[: count * TOKEN_BYTES]:
         return count
@@ -168,6 +170,7 @@ class PrefixTree:
 
     def use(self, path: Path, first: tuple[int, ...]) -> None:
         """The path was read, by component from page `first[component]` on."""
+        assert len(first) == len(self.pools), first
         for node, start in zip(reversed(path.nodes), reversed(path.starts), strict=True):
             for group, component in enumerate(self.groups):
                 link = node.links[group]
@@ -177,6 +180,7 @@ class PrefixTree:
     def pass_over(self, node: Node, component: int) -> None:
         """All of `node` is being read: it and, where pages hang together, its ancestors are in use."""
         group = self._groups_of[component]
+        assert node.links[group].listed, (node, component)
         self.orders[group].use(node.links[group])
         while self.rooted[component] and node.parent is not None and node.parent.links:
             node = node.parent
@@ -237,6 +241,7 @@ class PrefixTree:
     def vacate(self, node: Node, component: int, index: Pages) -> None:
         """Pages `index` of `node` go back to the pool and leave holes. Let `trim` follow."""
         entries = node.pages[component].copy()
+        assert len(index) and entries[index].all(), (node, component, index)
         self.pools[component].release(entries[index])
         entries[index] = 0
         self._replace(node, component, entries)
