@@ -23,9 +23,9 @@ MODEL_HELP = "a GGUF file; without one, the built-in default: Gemma 3 270M (base
 
 # Kept here as words, not imported: help must not cost the import of the weights package.
 GEMMA_HELP = (
-    "Gemma is provided under and subject to the Gemma Terms of Use found at ai.google.dev/gemma/terms. "
-    "The default model is an unofficial third-party conversion of the base model, "
-    "so chat is not its strength."
+    "Gemma is provided under and subject to the Gemma Terms of Use found at ai.google.dev/gemma/terms.\n"
+    "The default model is an unofficial third-party conversion of the base model, so chat is not\n"
+    "its strength."
 )
 
 SERVE_HELP = """\
@@ -105,6 +105,7 @@ def _parsers() -> tuple[Parser, dict[str, Parser]]:
         prog="transom",
         description="Serves language models that mix full and sliding-window attention.",
         epilog=GEMMA_HELP,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )
     parser.add_argument("--version", action="version", version=f"transom {__version__}")
@@ -116,6 +117,7 @@ def _serve_parser(commands: Any) -> Parser:
     parser: Parser = commands.add_parser(
         "serve",
         help="serve a model over HTTP",
+        usage="transom serve [MODEL] [flags]",
         description=SERVE_HELP,
         epilog=GEMMA_HELP,
         formatter_class=argparse.RawDescriptionHelpFormatter,
@@ -175,6 +177,7 @@ def _generate_parser(commands: Any) -> Parser:
     parser: Parser = commands.add_parser(
         "generate",
         help="continue a text",
+        usage="transom generate TEXT [flags]",
         description=GENERATE_HELP,
         epilog=GEMMA_HELP,
         formatter_class=argparse.RawDescriptionHelpFormatter,

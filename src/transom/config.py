@@ -65,6 +65,8 @@ class ServerConfig:
     served_model_name: str | None = None
     log_level: str = "info"
     body_bytes_max: int = 16 << 20
+    stalled_seconds_max: float = 120.0
+    """A step takes milliseconds, on the slowest path seconds; an engine silent for longer is not healthy."""
 
     def __post_init__(self) -> None:
         _within("--port", self.port, 0, 65535)

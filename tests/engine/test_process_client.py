@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from transom import wire
 from transom.config import EngineConfig
 from transom.engine.client import EngineClient, Prompt, Replies
 from transom.errors import EngineDied, TransomError
@@ -148,6 +149,26 @@ def test_a_refused_request_ends_with_the_reason_and_others_go_on() -> None:
                     "prompt",
                 )
                 assert bytes(tokens[good]) == b"goodgood"
+
+    run(body)
+
+
+def test_requests_that_end_by_themselves_are_never_aborted(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def body() -> None:
+        async with engine() as client:
+            sent: list[wire.ToEngine] = []
+            send = client._send
+
+            def record(message: wire.ToEngine) -> None:
+                sent.append(message)
+                send(message)
+
+            monkeypatch.setattr(client, "_send", record)
+            for _ in range(10):
+                with client.replies() as replies:
+                    replies.submit(prompt("short"))
+                    await collect(replies, 1)
+            assert not [message for message in sent if not isinstance(message, wire.Submit)]
 
     run(body)
 

@@ -208,6 +208,9 @@ def test_a_refusal_of_the_engine_is_a_400_even_for_a_stream(http: httpx.Client, 
     error = refused(http.post(COMPLETIONS, json={"prompt": "REJECT", "stream": stream}))
     assert error["code"] == "context_length_exceeded"
     assert error["message"] == "no pool holds it"
+    assert error["param"] == "prompt"
+    messages = [{"role": "user", "content": "REJECT"}]
+    assert refused(http.post(CHAT, json={"messages": messages, "stream": stream}))["param"] == "messages"
 
 
 def test_a_step_that_fails_is_a_500_for_its_request_only(http: httpx.Client) -> None:

@@ -113,6 +113,20 @@ def test_when_the_engine_dies_every_client_gets_an_error_and_later_ones_a_503(ho
         assert server.process.wait(DEADLINE_SECONDS) == 0
 
 
+def test_health_tells_an_engine_that_hangs_from_one_that_works() -> None:
+    with (
+        running_server() as server,
+        httpx.Client(base_url=server.url, timeout=DEADLINE_SECONDS) as http,
+        stalled(server.url, stream=True),
+    ):
+        until(lambda: samples(http)["transom:num_running_reqs"] == 1)
+        until(lambda: http.get("/health").status_code == 200)
+        os.kill(server.engine_pid, signal.SIGSTOP)
+        until(lambda: http.get("/health").status_code == 503)
+        os.kill(server.engine_pid, signal.SIGCONT)
+        until(lambda: http.get("/health").status_code == 200)
+
+
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_signal_stops_everything_in_order(number: signal.Signals, tmp_path: Path) -> None:
     with running_server(directory=tmp_path) as server:

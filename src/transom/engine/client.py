@@ -175,15 +175,13 @@ class EngineClient:
         done = self._flushes[number] = self._loop.create_future()
         await done
 
-    def fail_in_flight(self, death: EngineDied) -> None:
-        """Answer whatever is in flight with an error; the engine is told to abort it."""
-        for number, replies in list(self._in_flight.items()):
-            self._forget(number)
-            replies.fail(death)
+    def retire(self, reason: str) -> None:
+        """Answer whatever is in flight, or comes later, with EngineDied. The engine is left to `stop`."""
+        self._die(EngineDied(reason))
 
     async def stop(self) -> None:
-        """End the engine: ask, then insist. Requests in flight get EngineDied. Can be called again."""
-        self._die(EngineDied("the server is shutting down"))
+        """End the engine: ask, then insist. Requests in flight get EngineDied."""
+        self.retire("the server is shutting down")
         self._loop.remove_reader(self._pipe)
         self._loop.remove_reader(self._socket.fileno())
         with contextlib.suppress(zmq.Again):

@@ -29,24 +29,31 @@ class Delta:
     logprobs: tuple[TokenLogprob, ...]
 
 
+@dataclass(frozen=True, slots=True)
+class Rules:
+    """What all answers of one HTTP request have in common. `param` is what it calls its prompt."""
+
+    text: ModelText
+    stop: tuple[str, ...]
+    stop_ids: frozenset[int]
+    logprobs: bool
+    param: str
+
+
 class Answer:
     """One choice in the making. Mutable; fed in order with the replies of one engine request."""
 
-    def __init__(
-        self, index: int, text: ModelText, stop: tuple[str, ...], stop_ids: frozenset[int], *, logprobs: bool
-    ) -> None:
+    def __init__(self, index: int, rules: Rules) -> None:
         self.index = index
         self.tokens = 0
         """Output tokens delivered: all up to the one that completed a stop string."""
         self.finish: str | None = None
         self.usage: Usage | None = None
         """The engine's count, once its last word has come."""
-        self._text = text
-        self._stop_ids = stop_ids
-        self._detokenizer = text.detokenizer()
-        self._stops = StopMatcher(stop)
+        self._rules = rules
+        self._detokenizer = rules.text.detokenizer()
+        self._stops = StopMatcher(rules.stop)
         self._pending: list[str] = []
-        self._wants_logprobs = logprobs
         self._logprobs: list[TokenLogprob] = []
         self._length = 0
 
@@ -56,10 +63,10 @@ class Answer:
             return
         self.tokens += 1
         offset = self._length
-        if out.token not in self._stop_ids:
+        if out.token not in self._rules.stop_ids:
             self._add(self._detokenizer.feed(out.token))
-        if self._wants_logprobs:
-            piece, logprob = self._text.piece(out.token), max(out.logprob, LOWEST_LOGPROB)
+        if self._rules.logprobs:
+            piece, logprob = self._rules.text.piece(out.token), max(out.logprob, LOWEST_LOGPROB)
             self._logprobs.append(TokenLogprob(piece, logprob, offset))
 
     def end(self, out: wire.EndOut) -> None:
@@ -68,7 +75,7 @@ class Answer:
         if self.finish is not None:
             return
         if out.reason in (FinishReason.ERROR, FinishReason.ABORT):
-            raise _failure(out)
+            raise _failure(out, self._rules.param)
         self._add(self._detokenizer.finish())
         if self.finish is None:
             self._pending.append(self._stops.finish())
@@ -90,9 +97,9 @@ class Answer:
             self.finish = FinishReason.STOP.value
 
 
-def _failure(out: wire.EndOut) -> Refused:
+def _failure(out: wire.EndOut, param: str) -> Refused:
     """A refusal carries a code; without one it is the engine's own failure."""
     if out.code is not None:
-        return bad_request(out.message, out.param, out.code)
+        return bad_request(out.message, param if out.param == "prompt" else out.param, out.code)
     message = out.message or "the engine gave up on this request"
     return Refused(internal(message))

@@ -14,16 +14,15 @@ from starlette.responses import Response
 from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from transom.config import ServerConfig
 from transom.engine.client import EngineClient
-from transom.errors import EngineDied
+from transom.errors import BadRequest, EngineDied
 from transom.server import schema
 from transom.server.errors import Problem, Refused, not_found, problem_of, too_large, unavailable
 from transom.server.intake import Intake
 from transom.server.metrics import Metrics
 from transom.server.sending import GenerationResponse, Job
 
-STALLED_SECONDS_MAX = 120.0
-"""A step takes milliseconds, on the slowest path seconds; an engine silent for longer is not healthy."""
 REQUEST_ID_BYTES_MAX = 128
 
 
@@ -34,7 +33,7 @@ class Service:
     client: EngineClient
     intake: Intake
     metrics: Metrics
-    body_bytes_max: int
+    config: ServerConfig
     created: int = field(default_factory=lambda: int(time.time()))
 
     def routes(self) -> list[Route]:
@@ -82,7 +81,7 @@ class Service:
         if self.client.death is not None:
             return unavailable(str(self.client.death)).response()
         stalled = self.client.stalled_seconds()
-        if stalled > STALLED_SECONDS_MAX:
+        if stalled > self.config.stalled_seconds_max:
             return unavailable(f"the engine has not finished a step for {stalled:.0f} seconds").response()
         return _json({"status": "ok"})
 
@@ -108,7 +107,7 @@ class Service:
 
     async def _body(self, request: Request) -> bytes:
         """The whole body, or 413 as soon as it is known to be too large."""
-        limit = self.body_bytes_max
+        limit = self.config.body_bytes_max
         declared = request.headers.get("content-length", "")
         if declared.isdigit() and int(declared) > limit:
             raise too_large(f"the body has {declared[:30]} bytes; at most {limit} are accepted")
@@ -129,10 +128,8 @@ def build_app(service: Service) -> ASGIApp:
         Exception: _problem,
         Refused: _problem,
         EngineDied: _problem,
+        BadRequest: _problem,
     }
-    from transom.errors import BadRequest
-
-    handlers[BadRequest] = _problem
     return RequestIds(Starlette(routes=service.routes(), exception_handlers=handlers))
 
 

@@ -10,7 +10,7 @@ import numpy as np
 from transom.engine.client import Prompt
 from transom.errors import RequestTooLarge
 from transom.server import schema
-from transom.server.answers import Answer
+from transom.server.answers import Answer, Rules
 from transom.server.errors import bad_request, not_found
 from transom.server.params import Params, chat_params, completion_params
 from transom.server.schema import ChatRequest, CompletionRequest
@@ -87,12 +87,10 @@ class Intake:
         self, prompts: Sequence[Tokens], params: Params, shape: CompletionShape | ChatShape, param: str
     ) -> Job:
         stop_ids = self._stop_ids(params)
+        rules = Rules(self.text, params.stop, stop_ids, params.logprobs, param)
         return Job(
             tuple(self._limited(tokens, params, stop_ids, param) for tokens in prompts),
-            tuple(
-                Answer(index, self.text, params.stop, stop_ids, logprobs=params.logprobs)
-                for index in range(len(prompts))
-            ),
+            tuple(Answer(index, rules) for index in range(len(prompts))),
             shape,
             params.streaming,
         )

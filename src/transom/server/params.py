@@ -33,7 +33,6 @@ class Params:
     """A request's wishes, checked. `max_tokens` None fills up to the context."""
 
     max_tokens: int | None
-    max_tokens_param: str
     sampling: Sampling
     stop: tuple[str, ...]
     stop_ids: tuple[int, ...]
@@ -55,7 +54,6 @@ def completion_params(request: CompletionRequest, vocabulary: int) -> Params:
         request,
         vocabulary,
         max_tokens=COMPLETION_TOKENS if max_tokens is None else max_tokens,
-        max_tokens_param="max_tokens",
         logprobs=logprobs is not None,
     )
 
@@ -74,18 +72,14 @@ def chat_params(request: ChatRequest, vocabulary: int) -> Params:
         request,
         vocabulary,
         max_tokens=request.max_completion_tokens if newer else request.max_tokens,
-        max_tokens_param="max_completion_tokens" if newer else "max_tokens",
         logprobs=bool(request.logprobs),
     )
 
 
-def _params(
-    request: Generation, vocabulary: int, *, max_tokens: int | None, max_tokens_param: str, logprobs: bool
-) -> Params:
+def _params(request: Generation, vocabulary: int, *, max_tokens: int | None, logprobs: bool) -> Params:
     _refuse_what_is_not_offered(request)
     return Params(
         max_tokens=max_tokens,
-        max_tokens_param=max_tokens_param,
         sampling=_sampling(request),
         stop=_stop(request.stop),
         stop_ids=_stop_ids(request.stop_token_ids, vocabulary),

@@ -14,7 +14,7 @@ import uvloop
 from transom import wire
 from transom.config import EngineConfig, ServerConfig
 from transom.engine.client import ENGINE_COMMAND, EngineClient
-from transom.errors import ConfigError, EngineDied
+from transom.errors import ConfigError
 from transom.server.app import Service, build_app
 from transom.server.intake import Intake
 from transom.server.metrics import Metrics
@@ -97,7 +97,7 @@ async def serve_async(site: Site, sock: socket.socket, announce: Announce) -> No
 def _service(site: Site, client: EngineClient, text: ModelText) -> Service:
     intake = Intake(text, site.served_name, client.ready.context)
     metrics = Metrics(site.served_name, client.ready, lambda: client.stats)
-    return Service(client, intake, metrics, site.server.body_bytes_max)
+    return Service(client, intake, metrics, site.server)
 
 
 async def _start(site: Site, stop: asyncio.Event) -> EngineClient | None:
@@ -140,7 +140,7 @@ class HttpServer(uvicorn.Server):
         closing = asyncio.ensure_future(super().shutdown(sockets))
         done, _ = await asyncio.wait((closing,), timeout=FINISH_SECONDS)
         if not done:
-            self.client.fail_in_flight(EngineDied("the server is shutting down"))
+            self.client.retire("the server is shutting down")
         await closing
 
 

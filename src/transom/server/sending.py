@@ -102,13 +102,17 @@ class GenerationResponse:
 
     async def _answer(self, send: Send) -> None:
         with self._client.replies() as replies:
-            exchange = Exchange(self._job, replies, self._metrics)
-            # The first words come before the status: a refusal by the engine is still a 400.
-            await exchange.advance()
-            if self._job.streaming is None:
-                await self._whole(exchange, send)
-            else:
-                await self._stream(exchange, self._job.streaming, send)
+            try:
+                exchange = Exchange(self._job, replies, self._metrics)
+                # The first words come before the status: a refusal by the engine is still a 400.
+                await exchange.advance()
+                if self._job.streaming is None:
+                    await self._whole(exchange, send)
+                    return
+            except Exception:
+                self._metrics.failed(len(self._job.prompts))
+                raise
+            await self._stream(exchange, self._job.streaming, send)
 
     async def _whole(self, exchange: Exchange, send: Send) -> None:
         while not exchange.done:
@@ -126,6 +130,7 @@ class GenerationResponse:
                 await send({"type": "http.response.body", "body": events, "more_body": True})
             last = DONE
         except Exception as error:  # the edge of one request: the status is out, the stream tells the rest
+            self._metrics.failed(sum(answer.finish is None for answer in exchange.answers))
             last = _told(error) + DONE
         await send({"type": "http.response.body", "body": last})
 

@@ -1,0 +1,35 @@
+"""The start screen."""
+
+import json
+import shlex
+
+import httpx
+import pytest
+from tests.engine.fake_engine import ready
+from tests.server.toy import Running
+
+from transom.server import banner
+
+
+def test_the_screen_has_every_number_that_was_chosen(capsys: pytest.CaptureFixture[str]) -> None:
+    banner.show(ready(), "toy", "http://127.0.0.1:8000")
+    shown = capsys.readouterr().out
+    for part in (
+        "toy (echo), 3 full layers, 15 layers of window 512",
+        "11.8 MiB",
+        "1,024 tokens, 1.0 MiB",
+        "1,024 tokens, 5.0 MiB",
+        "512 tokens served",
+        "threads",
+        "http://127.0.0.1:8000",
+        "curl ",
+    ):
+        assert part in shown
+    assert shown.count("\n") <= 24
+    assert "\x1b" not in shown
+
+
+def test_the_curl_line_asks_a_question_that_is_answered(toy: Running, http: httpx.Client) -> None:
+    words = shlex.split(banner.curl_line("toy", toy.url))
+    url, body = words[1], json.loads(words[words.index("-d") + 1])
+    assert http.post(url, json=body).status_code == 200
