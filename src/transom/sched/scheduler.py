@@ -171,7 +171,11 @@ class Scheduler:
         return Idle(reason)
 
     def _place(self, plan: Plan, transaction: Transaction) -> list[Placed]:
-        """References first, then pages: no page that an admission counts on is reclaimed under it."""
+        """References first, then pages: no page that an admission counts on is reclaimed for a span.
+
+        Only the copy of a partial page is taken before all references are; should it cost a later admission
+        its hit, that one waits for the next step.
+        """
         held: list[Placed] = []
         for intent in plan.spans:
             savepoint = transaction.savepoint()

@@ -25,7 +25,7 @@ class SchedulerStats:
     steps: int
     spans: int
     deferred_spans: int
-    """Planned spans for which no page was found at commit. Not zero means that plan and pools disagree."""
+    """Planned spans dropped at commit: admissions whose hit was reclaimed for another's copied page. Rare."""
     failed_steps: int
     idle: dict[IdleReason, int]
 
