@@ -8,12 +8,22 @@ import argparse
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from itertools import cycle
 
 import numpy as np
 
 from transom.ops.native import NativeOps, info, set_threads
-from transom.ops.protocol import AttentionShape, ChoiceRows, PackedMatrix, PagedKV, Precision, SpanRows
+from transom.ops.protocol import (
+    F32,
+    AttentionShape,
+    ChoiceRows,
+    PackedMatrix,
+    PagedKV,
+    Precision,
+    Prepared,
+    SpanRows,
+)
 
 DIM, HIDDEN, QKV, HEADS, HEAD_DIM, VOCABULARY, LAYERS = 640, 2048, 1536, 4, 256, 262_144, 18
 SHAPE = {"qkv": (QKV, DIM), "o": (DIM, HEADS * HEAD_DIM), "gate_up": (2 * HIDDEN, DIM), "down": (DIM, HIDDEN)}
@@ -45,7 +55,9 @@ def best(run: Callable[[], object], seconds: float = 0.3) -> float:
     return min(times)
 
 
-def random_matrix(out: int, inner: int, precision: Precision, group: int = 32, minima: bool = False) -> PackedMatrix:
+def random_matrix(
+    out: int, inner: int, precision: Precision, group: int = 32, minima: bool = False
+) -> PackedMatrix:
     rng = np.random.default_rng(0)
     codes = rng.integers(0, 256, (out // 16, inner // 4, 16, 4), dtype=np.uint8)
     scales = rng.random((out // 16, inner // group, 16), dtype=np.float32)
@@ -56,7 +68,7 @@ def size(matrix: PackedMatrix) -> int:
     return matrix.codes.nbytes + matrix.scales.nbytes + (0 if matrix.minima is None else matrix.minima.nbytes)
 
 
-def rows(count: int, width: int) -> np.ndarray:
+def rows(count: int, width: int) -> F32:
     return np.random.default_rng(1).standard_normal((count, width), dtype=np.float32)
 
 
@@ -65,19 +77,26 @@ def head_lines() -> Iterator[Line]:
         matrix = random_matrix(VOCABULARY, DIM, precision)
         for count in (1, 4, 8, 16):
             x = OPS.prepare(rows(count, DIM), matrix)
-            seconds = best(lambda x=x, matrix=matrix: OPS.matmul(x, matrix))
+            seconds = best(partial(OPS.matmul, x, matrix))
             macs = count * VOCABULARY * DIM
             yield Line(f"lm head, {precision.name}, {count} rows", seconds, size(matrix), macs)
 
 
+def next_matmul(x: Prepared, matrices: Iterator[PackedMatrix]) -> None:
+    OPS.matmul(x, next(matrices))
+
+
 def layer_lines() -> Iterator[Line]:
-    for precision, group, minima in ((Precision.INT8, 32, False), (Precision.INT16, 32, False), (Precision.INT16, 16, True)):
+    for precision, group, minima in (
+        (Precision.INT8, 32, False),
+        (Precision.INT16, 32, False),
+        (Precision.INT16, 16, True),
+    ):
         for name, (out, inner) in SHAPE.items():
             layers = [random_matrix(out, inner, precision, group, minima) for _ in range(LAYERS)]
             for count in (1, 16, 256, 512):
                 x = OPS.prepare(rows(count, inner), layers[0])
-                turn = cycle(layers)
-                seconds = best(lambda x=x, turn=turn: OPS.matmul(x, next(turn)))
+                seconds = best(partial(next_matmul, x, cycle(layers)))
                 label = f"{name}, {precision.name}, group {group}{', minima' if minima else ''}, {count} rows"
                 yield Line(label, seconds, size(layers[0]), count * out * inner)
 
@@ -108,7 +127,7 @@ def attention_lines() -> Iterator[Line]:
             shape = AttentionShape(HEADS, 1, HEAD_DIM, window, 0.0625)
             kv, where = paged(past + count, spans), span_rows([past] * spans, count)
             q = rows(spans * count, HEADS * HEAD_DIM).reshape(-1, HEADS, HEAD_DIM)
-            seconds = best(lambda q=q, shape=shape, kv=kv, where=where: OPS.attention(q, shape, kv, 0, where))
+            seconds = best(partial(OPS.attention, q, shape, kv, 0, where))
             seen = sum(min(p + 1, window or p + 1) for p in range(past, past + count)) * spans
             read = min(past + count, (window or past) + count) * spans * 2 * HEAD_DIM * 2
             label = f"attention, {spans} x {count} after {past}, window {window}"
@@ -120,9 +139,13 @@ def small_lines() -> Iterator[Line]:
     for count in (1, 16, 512):
         x, w, wide = rows(count, DIM), rows(1, DIM)[0], rows(count, 2 * HIDDEN)
         down = random_matrix(DIM, HIDDEN, Precision.INT16)
-        yield Line(f"norm_prepare, {count} rows", best(lambda: OPS.norm_prepare(x, w, 1e-6, matrix)), x.nbytes, 0)
-        yield Line(f"add_norm, {count} rows", best(lambda: OPS.add_norm(x, x, w, 1e-6)), 2 * x.nbytes, 0)
-        yield Line(f"gated_prepare, {count} rows", best(lambda: OPS.gated_prepare(wide, down)), wide.nbytes, 0)
+        yield Line(
+            f"norm_prepare, {count} rows", best(partial(OPS.norm_prepare, x, w, 1e-6, matrix)), x.nbytes, 0
+        )
+        yield Line(f"add_norm, {count} rows", best(partial(OPS.add_norm, x, x, w, 1e-6)), 2 * x.nbytes, 0)
+        yield Line(
+            f"gated_prepare, {count} rows", best(partial(OPS.gated_prepare, wide, down)), wide.nbytes, 0
+        )
         yield rope_line(count)
 
 
@@ -136,19 +159,32 @@ def rope_line(count: int) -> Line:
 
 def choose_lines() -> Iterator[Line]:
     logits = rows(16, VOCABULARY) * 3
-    for name, temperature, top_k, top_p in (("greedy", 0.0, 0, 1.0), ("temperature 1", 1.0, 0, 1.0),
-                                            ("top-k 40", 0.8, 40, 1.0), ("top-p 0.9", 0.8, 0, 0.9)):
+    for name, temperature, top_k, top_p in (
+        ("greedy", 0.0, 0, 1.0),
+        ("temperature 1", 1.0, 0, 1.0),
+        ("top-k 40", 0.8, 40, 1.0),
+        ("top-p 0.9", 0.8, 0, 0.9),
+    ):
         for count in (1, 16):
             how = ChoiceRows(
-                temperature=np.full(count, temperature, np.float32), top_k=np.full(count, top_k, np.int32),
-                top_p=np.full(count, top_p, np.float32), min_p=np.zeros(count, np.float32),
-                seed=np.arange(count, dtype=np.uint64), position=np.zeros(count, np.int32),
+                temperature=np.full(count, temperature, np.float32),
+                top_k=np.full(count, top_k, np.int32),
+                top_p=np.full(count, top_p, np.float32),
+                min_p=np.zeros(count, np.float32),
+                seed=np.arange(count, dtype=np.uint64),
+                position=np.zeros(count, np.int32),
             )
-            seconds = best(lambda count=count, how=how: OPS.choose(logits[:count], how))
+            seconds = best(partial(OPS.choose, logits[:count], how))
             yield Line(f"choose {name}, {count} rows", seconds, logits[:count].nbytes, 0)
 
 
-PARTS = {"head": head_lines, "layers": layer_lines, "attention": attention_lines, "small": small_lines, "choose": choose_lines}
+PARTS = {
+    "head": head_lines,
+    "layers": layer_lines,
+    "attention": attention_lines,
+    "small": small_lines,
+    "choose": choose_lines,
+}
 
 
 def main() -> None:

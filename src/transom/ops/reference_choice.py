@@ -14,7 +14,7 @@ def choose_row(logits: F32, how: ChoiceRows, row: int) -> tuple[int, np.float32]
     largest = logits.max()
     if not np.isfinite(largest):  # NaN or +inf somewhere, or -inf everywhere
         return 0, np.float32(np.nan)
-    token = int(np.argmax(logits)) if how.temperature[row] == 0 else _draw(logits - largest, how, row)
+    token = int(np.argmax(logits)) if how.temperature[row] == 0 else _draw(logits, how, row)
     return token, _logprob(logits - largest, token)
 
 
@@ -23,9 +23,10 @@ def _logprob(shifted: F32, token: int) -> np.float32:
     return np.float32(np.float64(shifted[token]) - log64(total))
 
 
-def _draw(shifted: F32, how: ChoiceRows, row: int) -> int:
-    order = np.argsort(-shifted, kind="stable")
-    cumulated = np.cumsum(_weights(shifted[order], how, row))
+def _draw(logits: F32, how: ChoiceRows, row: int) -> int:
+    # Of the logits themselves: two that differ may be equally far from the highest, once rounded.
+    order = np.argsort(-logits, kind="stable")
+    cumulated = np.cumsum(_weights(logits[order] - logits.max(), how, row))
     target = uniform(int(how.seed[row]), int(how.position[row])) * cumulated[-1]
     return int(order[np.searchsorted(cumulated, target, side="right")])
 
