@@ -14,8 +14,8 @@ from transom.sched.states import Progress, Running, Span, Waiting
 CONSIDERED = 32
 """Waiting requests looked at in one plan, senior first."""
 
-PASSED_OVER = 4
-"""Requests that do not fit before a plan stops looking for a smaller one behind them."""
+PASSED_OVER = 2
+"""Requests that do not fit before a plan stops looking for a smaller one. Each costs a look at the tree."""
 
 
 def plan_admissions(draft: Draft) -> None:

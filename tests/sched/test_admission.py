@@ -1,0 +1,83 @@
+"""Need over a life against room: who comes in, who waits, whole and untouched."""
+
+from tests.sched.world import World
+
+from transom.values import RequestId
+
+
+def distinct(length: int, seed: int) -> list[int]:
+    return [(seed * 101 + 7 * i * i + i) % 49 for i in range(length)]
+
+
+def is_running(world: World, request: RequestId) -> bool:
+    return request in world.scheduler._running
+
+
+def test_who_would_not_fit_over_a_life_waits_though_its_prompt_fits() -> None:
+    world = World(page=1, windows=(), pages=(40,), chunk=64, context=40, outputs_expected=16)
+    first, second = world.submit(distinct(10, 1), 20), world.submit(distinct(10, 2), 20)
+    world.step()
+    assert is_running(world, first) and not is_running(world, second)
+    world.finish()
+    assert world.scheduler.stats().retractions == 0
+
+
+def test_optimism_admits_what_recent_outputs_let_hope_for() -> None:
+    world = World(page=1, windows=(), pages=(40,), chunk=64, context=40, outputs_expected=2)
+    first, second = world.submit(distinct(10, 1), 20), world.submit(distinct(10, 2), 20)
+    world.step()
+    assert is_running(world, first) and is_running(world, second)
+    world.finish()
+
+
+def test_max_tokens_bounds_what_is_expected() -> None:
+    world = World(page=1, windows=(), pages=(40,), chunk=64, context=40, outputs_expected=1_000)
+    requests = [world.submit(distinct(10, seed), 4) for seed in range(3)]
+    world.step()
+    assert all(is_running(world, request) for request in requests)
+    world.finish()
+
+
+def test_a_window_is_counted_as_long_as_it_is_and_no_longer() -> None:
+    """Ten requests of 40 tokens hold four window pages each when they decode."""
+    world = World(page=1, windows=(4,), pages=(400, 40), rows=16, chunk=64, context=64, outputs_expected=30)
+    requests = [world.submit(distinct(4, seed), 36) for seed in range(12)]
+    for _ in range(3):
+        world.step()
+    assert sum(is_running(world, request) for request in requests) == 10
+    world.finish()
+    assert world.scheduler.stats().retractions == 0
+
+
+def test_a_retracted_request_comes_back_when_a_longer_life_fits() -> None:
+    world = World(page=1, windows=(), pages=(40,), chunk=64, context=40, outputs_expected=2)
+    first, second = world.submit(distinct(10, 1), 24), world.submit(distinct(10, 2), 24)
+    while not world.scheduler.stats().retractions:
+        world.step()
+    assert not is_running(world, second)
+    while first not in world.ends:
+        assert not is_running(world, second), "it would be thrown out again"
+        world.step()
+    world.finish()
+    assert world.scheduler.stats().retractions == 1
+
+
+def test_a_request_that_waits_holds_nothing() -> None:
+    world = World(page=4, windows=(4,), rows=1, chunk=8)
+    running, waiting = world.submit(distinct(20, 1), 4), world.submit(distinct(20, 2), 4)
+    world.step()
+    before = world.scheduler._waiting.find(waiting)
+    world.step()
+    assert world.scheduler._waiting.find(waiting) is before
+    assert not world.spans(waiting) and is_running(world, running)
+    assert world.cache.stats().rows_used == 1
+    world.finish()
+
+
+def test_short_requests_share_a_step_with_a_long_prefill() -> None:
+    """Chunks of several requests fill one budget."""
+    world = World(page=4, windows=(4,), pages=(64, 64), chunk=32)
+    requests = [world.submit(distinct(length, seed), 2) for seed, length in enumerate((10, 7, 30))]
+    world.step()
+    assert world.last_step() == {requests[0]: (0, 10), requests[1]: (0, 7), requests[2]: (0, 12)}
+    world.finish()
