@@ -5,6 +5,8 @@ page size and window. (A prefix inside a page has place for the rest of that pag
 want of one, so the prefix ends with its page: 9 on pages of 3, 16 on pages of 16.)
 """
 
+from collections.abc import Callable
+
 import numpy as np
 import pytest
 from tests.sched.world import World, minimum
@@ -26,7 +28,10 @@ matrix = [
 ]
 
 
-def every_layout(test):  # type: ignore[no-untyped-def]
+Test = Callable[[int, int, PrefixCaching], None]
+
+
+def every_layout(test: Test) -> Test:
     for mark in matrix:
         test = mark(test)
     return test
@@ -96,9 +101,9 @@ def test_scheduled_chunk_advances(page: int, window: int, caching: PrefixCaching
 @every_layout
 def test_ratio_0_1_under_retraction(page: int, window: int, caching: PrefixCaching) -> None:
     """A window pool a tenth of the full one, chunked prompts faster than it drains: every text is cold."""
-    context, outputs, lengths = CONTEXT, 30, (2, 3, 20, 2, 32, 2, 3, 24, 2, 2, 28, 3)
+    context, outputs, lengths = CONTEXT, 30, [2, 3, 20, 2, 32, 2, 3, 24, 2, 2, 28, 3]
     if (page, window) == (16, 1):  # holds one page and never grows: there the full pool has to run short
-        context, outputs, lengths = 256, 200, (2, 3, 20)
+        context, outputs, lengths = 256, 200, [2, 3, 20]
     full_least, window_least = minimum((Full(), Window(window)), page, context)
     window_pages = max(2 * window_least, -(-full_least // 10))
     world = World(

@@ -18,7 +18,7 @@ def test_small_requests_pass_one_that_does_not_fit_but_not_for_ever() -> None:
     world.submit(distinct(10, 0), 30)
     world.step()
     large = world.submit(distinct(50, 1), 4)
-    small = []
+    small: list[RequestId] = []
     while not world.spans(large):
         small.append(world.submit(distinct(4, 2 + len(small)), 6))
         world.step()

@@ -1,10 +1,10 @@
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from transom.sched.retraction import choose_victims
 from transom.sched.spans import Pages
 
 
-def together(gains: dict[str, Pages]) -> Callable[[Sequence[str]], Pages]:
+def together(gains: Mapping[str, Pages]) -> Callable[[Sequence[str]], Pages]:
     def releases(victims: Sequence[str]) -> Pages:
         return tuple(sum(gains[v][c] for v in victims) for c in range(2))
 

@@ -6,7 +6,7 @@ import pytest
 from tests.sched.world import World, minimum
 
 from transom.kv.layout import PrefixCaching
-from transom.values import Full, Window
+from transom.values import ComponentSpec, Full, Window
 
 PAGES = (1, 3, 4, 16)
 WINDOWS = (1, 2, 4, 7, 16)
@@ -16,7 +16,7 @@ SEEDS = range(6)
 def random_world(random: random.Random, page: int, window: int) -> World:
     context = random.choice([17, 32, 48])
     windows = (window,) if random.random() < 0.7 else (window, random.choice(WINDOWS))
-    components = (Full(), *map(Window, windows))
+    components: tuple[ComponentSpec, ...] = (Full(), *map(Window, windows))
     least = minimum(components, page, context)
     full_more, window_more = random.choice([(0, 0), (0.2, 8), (1, 8), (1, 8), (4, 1), (4, 3)])
     return World(

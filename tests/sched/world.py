@@ -55,7 +55,8 @@ def next_token(last: int) -> int:
 
 def cold_text(prompt: Sequence[int], max_tokens: int, context: int, stop_ids: frozenset[int]) -> list[int]:
     """The output of a request that is alone in the world."""
-    last, out = digests(prompt)[-1], []
+    last = digests(prompt)[-1]
+    out: list[int] = []
     while len(out) < min(max_tokens, context - len(prompt)):
         out.append(next_token(last))
         last = digest(last, out[-1])
@@ -216,7 +217,7 @@ class World:
         outputs_expected: int = 1,
         prefix_gain_min: int = 1,
     ) -> None:
-        components = (Full(), *(Window(w, name=f"window{w}") for w in windows))
+        components: tuple[ComponentSpec, ...] = (Full(), *(Window(w, name=f"window{w}") for w in windows))
         least = minimum(components, page, context)
         layout = CacheLayout(
             components=components,

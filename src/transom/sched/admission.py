@@ -27,7 +27,7 @@ def plan_admissions(draft: Draft) -> None:
     situation = draft.situation
     if not situation.waiting or situation.rows_free <= 0 or draft.budget == 0:
         return
-    desk = _Desk(draft, situation.rows_free, situation.cache.room(), situation.cache.layout.grids())
+    desk = _Desk(draft, situation.rows_free, situation.cache.room(), situation.cache.grids)
     refused = 0
     for position, waiting in enumerate(situation.waiting[:CONSIDERED]):
         urgent = position == 0 and situation.is_urgent

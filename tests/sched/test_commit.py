@@ -1,0 +1,93 @@
+"""Commit is one transaction: what fails in it is undone, span by span or as a whole."""
+
+from collections.abc import Callable
+
+import pytest
+from tests.sched.world import World
+
+from transom.errors import NoSpace
+from transom.kv.cache import Holding
+from transom.sched.scheduler import Scheduler
+from transom.sched.states import Idle, Step
+from transom.values import RequestId
+
+
+def breaking(world: World, error: Exception, request: RequestId) -> Callable[[Holding, int], None]:
+    """`extend`, failing for one request in the midst of its work."""
+    extend = world.cache.extend
+
+    def broken(holding: Holding, end: int) -> None:
+        extend(holding, end)
+        if holding.request == request:
+            raise error
+
+    return broken
+
+
+def world_with_two(page: int = 4) -> tuple[World, RequestId, RequestId]:
+    world = World(page=page, windows=(4,), pages=(64, 64), chunk=8)
+    world.scheduler = Scheduler(world.cache, world.limits)  # type: ignore[assignment]
+    return world, world.submit([5] * 4, 8), world.submit([6] * 4, 8)
+
+
+@pytest.mark.parametrize("steps_before", [0, 1])
+def test_a_span_that_finds_no_page_is_not_in_the_step_and_untouched(
+    steps_before: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Before the first step it is an admission, afterwards a decode at a page boundary."""
+    world, lucky, unlucky = world_with_two()
+    for _ in range(steps_before):
+        world.step()
+    with monkeypatch.context() as patch:
+        patch.setattr(world.cache, "extend", breaking(world, NoSpace("full", 1, 0), unlucky))
+        before = world.spans(unlucky)
+        world.step()
+    assert world.last_step().keys() == {lucky}
+    assert world.spans(unlucky) == before
+    assert world.scheduler.stats().deferred_spans == 1
+    assert world.cache.stats().rows_used == 1 + steps_before
+    world.finish()
+
+
+def test_a_step_in_which_no_span_finds_a_page_is_idle(monkeypatch: pytest.MonkeyPatch) -> None:
+    world = World(page=4, windows=(4,))
+    scheduler = Scheduler(world.cache, world.limits)
+    request = world.submit([5] * 4, 8)
+    scheduler.submit(world.requests[request])
+    with monkeypatch.context() as patch:
+        patch.setattr(world.cache, "extend", breaking(world, NoSpace("full", 1, 0), request))
+        assert isinstance(scheduler.commit(scheduler.plan()), Idle)
+    world.cache.check()
+    world.require_empty()
+    assert isinstance(scheduler.commit(scheduler.plan()), Step)
+
+
+def test_a_bug_in_commit_leaves_everything_as_it_was(monkeypatch: pytest.MonkeyPatch) -> None:
+    world, _, second = world_with_two()
+    world.step()
+    plan = world.scheduler.plan()
+    with monkeypatch.context() as patch:
+        patch.setattr(world.cache, "extend", breaking(world, ZeroDivisionError(), second))
+        with pytest.raises(ZeroDivisionError):
+            world.scheduler.commit(plan)
+    world.cache.check()
+    assert world.scheduler.plan() == plan
+    world.finish()
+
+
+def test_a_failed_retraction_is_undone(monkeypatch: pytest.MonkeyPatch) -> None:
+    world = World(page=1, windows=(), pages=(40,), rows=4, chunk=16, context=40)
+    first = world.submit([5] * 8, 24)
+    world.submit([6] * 8, 24)
+    world.step()
+    while not world.scheduler.plan().retract:
+        world.step()
+    plan = world.scheduler.plan()
+    with monkeypatch.context() as patch:
+        patch.setattr(world.cache, "extend", breaking(world, ZeroDivisionError(), first))
+        with pytest.raises(ZeroDivisionError):
+            world.scheduler.commit(plan)
+    world.cache.check()
+    assert world.scheduler.stats().retractions == 0
+    assert world.scheduler.plan() == plan
+    world.finish()
