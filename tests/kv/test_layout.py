@@ -1,7 +1,5 @@
 """Sizes: the one formula against running requests, and the floor of a cache."""
 
-from dataclasses import replace
-
 import pytest
 from tests.kv.world import MIXES, PAGE_SIZES, WINDOWS, World, components
 
@@ -69,8 +67,10 @@ def test_a_cache_too_small_for_one_request_is_refused_with_the_least_that_works(
         HybridCache(CacheLayout((Full(), Window(128)), pages, page_size, 4, 4096))
 
 
-@pytest.mark.parametrize("field", ["page_size", "rows", "context"])
-def test_a_layout_with_nothing_in_it_is_refused(field: str) -> None:
-    layout = CacheLayout((Full(),), (8,), page_size=4, rows=2, context=16)
+@pytest.mark.parametrize(
+    ("page_size", "rows", "context", "field"),
+    [(0, 2, 16, "page_size"), (4, 0, 16, "rows"), (4, 2, 0, "context")],
+)
+def test_a_layout_with_nothing_in_it_is_refused(page_size: int, rows: int, context: int, field: str) -> None:
     with pytest.raises(ConfigError, match=field):
-        HybridCache(replace(layout, **{field: 0}))
+        HybridCache(CacheLayout((Full(),), (8,), page_size, rows, context))
