@@ -1,50 +1,12 @@
 """What /v1/completions and /v1/chat/completions answer, plain and streamed, over HTTP."""
 
-import json
 from typing import Any
 
 import httpx
 import pytest
 from openai import OpenAI
+from tests.over_http import Json, cached_tokens, chat, complete, events, streamed_text
 from tests.server.toy import CONTEXT, Running
-
-Json = dict[str, Any]
-
-
-def complete(http: httpx.Client, prompt: Any, **fields: Any) -> Json:
-    answer = http.post("/v1/completions", json={"prompt": prompt, **fields})
-    assert answer.status_code == 200, answer.text
-    body: Json = answer.json()
-    return body
-
-
-def chat(http: httpx.Client, content: Any, **fields: Any) -> Json:
-    messages = [{"role": "user", "content": content}]
-    answer = http.post("/v1/chat/completions", json={"messages": messages, **fields})
-    assert answer.status_code == 200, answer.text
-    body: Json = answer.json()
-    return body
-
-
-def events(http: httpx.Client, path: str, body: Json) -> list[Json]:
-    """The chunks of a stream, which must end with [DONE]."""
-    with http.stream("POST", path, json={**body, "stream": True}) as answer:
-        assert answer.status_code == 200, answer.read()
-        assert answer.headers["content-type"].startswith("text/event-stream")
-        lines = [line for line in answer.iter_lines() if line]
-    assert all(line.startswith("data: ") for line in lines)
-    assert lines[-1] == "data: [DONE]"
-    return [json.loads(line.removeprefix("data: ")) for line in lines[:-1]]
-
-
-def cached_tokens(answer: Json) -> int:
-    count: int = answer["usage"]["prompt_tokens_details"]["cached_tokens"]
-    return count
-
-
-def streamed_text(chunks: list[Json], index: int = 0) -> str:
-    choices = [c for chunk in chunks for c in chunk["choices"] if c["index"] == index]
-    return "".join(c["text"] if "text" in c else c["delta"].get("content", "") for c in choices)
 
 
 def test_a_completion_has_openais_shape(http: httpx.Client) -> None:

@@ -5,22 +5,11 @@ from typing import Any
 import httpx
 import openai
 import pytest
+from tests.over_http import refused
 from tests.server.toy import BODY_BYTES_MAX, CONTEXT, Running
 
 COMPLETIONS, CHAT = "/v1/completions", "/v1/chat/completions"
 HUGE = 10**30
-
-
-def refused(answer: httpx.Response, status: int = 400) -> dict[str, Any]:
-    assert answer.status_code == status, answer.text
-    assert answer.headers["content-type"] == "application/json"
-    body = answer.json()
-    assert set(body) == {"error"}
-    error: dict[str, Any] = body["error"]
-    assert set(error) == {"message", "type", "param", "code"}
-    assert error["message"]
-    assert "\n" not in error["message"]
-    return error
 
 
 BOTH: list[tuple[str, Any]] = [

@@ -4,35 +4,15 @@ import json
 import os
 import signal
 import socket
-import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
-from time import monotonic
 
 import httpx
 import pytest
-from tests.server.test_operations import samples
+from tests.over_http import DEADLINE_SECONDS, is_alive, samples, until
 from tests.server.toy import Running, running_server
-
-DEADLINE_SECONDS = 20
-
-
-def until(condition: Callable[[], bool]) -> None:
-    """Ask again until something is true."""
-    end = monotonic() + DEADLINE_SECONDS
-    while not condition():
-        assert monotonic() < end, "never came true"
-        threading.Event().wait(0.005)
-
-
-def is_alive(pid: int) -> bool:
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    return True
 
 
 @contextmanager

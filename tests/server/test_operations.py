@@ -3,22 +3,8 @@
 from typing import Any
 
 import httpx
-from prometheus_client.parser import text_string_to_metric_families
+from tests.over_http import samples
 from tests.server.toy import CONTEXT
-
-
-def samples(http: httpx.Client) -> dict[str, float]:
-    """Every sample of /metrics by name, labels other than the model's appended."""
-    answer = http.get("/metrics")
-    assert answer.status_code == 200
-    assert answer.headers["content-type"].startswith("text/plain")
-    found = {}
-    for family in text_string_to_metric_families(answer.text):
-        for sample in family.samples:
-            assert sample.labels["model_name"] == "toy"
-            rest = "".join(f"/{v}" for k, v in sorted(sample.labels.items()) if k != "model_name")
-            found[sample.name + rest] = sample.value
-    return found
 
 
 def test_the_model_is_listed_with_its_context(http: httpx.Client) -> None:
@@ -55,6 +41,7 @@ def test_metrics_parse_and_count_what_was_done(http: httpx.Client) -> None:
 
 
 def test_metrics_show_the_pools_and_retractions(http: httpx.Client) -> None:
+    assert 'model_name="toy"' in http.get("/metrics").text
     found = samples(http)
     assert found["transom:num_retracted_requests_total"] >= 0
     assert {"transom:num_running_reqs", "transom:num_queue_reqs", "transom:context_len"} <= set(found)

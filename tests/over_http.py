@@ -1,0 +1,95 @@
+"""What tests say to a server and read from its answers."""
+
+import json
+import os
+import threading
+from collections.abc import Callable
+from time import monotonic
+from typing import Any
+
+import httpx
+from prometheus_client.parser import text_string_to_metric_families
+
+Json = dict[str, Any]
+
+DEADLINE_SECONDS = 120
+"""Nothing takes so long; a test that would hang fails instead."""
+
+
+def until(condition: Callable[[], bool], what: str = "it") -> None:
+    """Ask again until something is true."""
+    end = monotonic() + DEADLINE_SECONDS
+    while not condition():
+        assert monotonic() < end, f"{what} never came true"
+        threading.Event().wait(0.005)
+
+
+def is_alive(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    return True
+
+
+def complete(http: httpx.Client, prompt: Any, **fields: Any) -> Json:
+    answer = http.post("/v1/completions", json={"prompt": prompt, **fields})
+    assert answer.status_code == 200, answer.text
+    body: Json = answer.json()
+    return body
+
+
+def chat(http: httpx.Client, content: Any, **fields: Any) -> Json:
+    messages = [{"role": "user", "content": content}]
+    answer = http.post("/v1/chat/completions", json={"messages": messages, **fields})
+    assert answer.status_code == 200, answer.text
+    body: Json = answer.json()
+    return body
+
+
+def events(http: httpx.Client, path: str, body: Json) -> list[Json]:
+    """The chunks of a stream, which must end with [DONE]."""
+    with http.stream("POST", path, json={**body, "stream": True}) as answer:
+        assert answer.status_code == 200, answer.read()
+        assert answer.headers["content-type"].startswith("text/event-stream")
+        lines = [line for line in answer.iter_lines() if line]
+    assert all(line.startswith("data: ") for line in lines)
+    assert lines[-1] == "data: [DONE]"
+    return [json.loads(line.removeprefix("data: ")) for line in lines[:-1]]
+
+
+def streamed_text(chunks: list[Json], index: int = 0) -> str:
+    choices = [c for chunk in chunks for c in chunk["choices"] if c["index"] == index]
+    return "".join(c["text"] if "text" in c else c["delta"].get("content", "") for c in choices)
+
+
+def cached_tokens(answer: Json) -> int:
+    count: int = answer["usage"]["prompt_tokens_details"]["cached_tokens"]
+    return count
+
+
+def refused(answer: httpx.Response, status: int = 400) -> Json:
+    """The error of a refusal, which must have OpenAI's shape."""
+    assert answer.status_code == status, answer.text
+    assert answer.headers["content-type"] == "application/json"
+    body = answer.json()
+    assert set(body) == {"error"}
+    error: Json = body["error"]
+    assert set(error) == {"message", "type", "param", "code"}
+    assert error["message"]
+    assert "\n" not in error["message"]
+    return error
+
+
+def samples(http: httpx.Client) -> dict[str, float]:
+    """Every sample of /metrics by name, labels other than the model's appended."""
+    answer = http.get("/metrics")
+    assert answer.status_code == 200
+    assert answer.headers["content-type"].startswith("text/plain")
+    found = {}
+    for family in text_string_to_metric_families(answer.text):
+        for sample in family.samples:
+            assert sample.labels["model_name"]
+            rest = "".join(f"/{v}" for k, v in sorted(sample.labels.items()) if k != "model_name")
+            found[sample.name + rest] = sample.value
+    return found

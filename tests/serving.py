@@ -1,0 +1,108 @@
+"""`transom serve` as a process of its own, started as `make serve` starts it."""
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import httpx
+from tests.over_http import DEADLINE_SECONDS
+
+
+@dataclass(frozen=True)
+class Serving:
+    """A server that has shown its screen."""
+
+    process: subprocess.Popen[str]
+    screen: tuple[str, ...]
+
+    @property
+    def curl(self) -> str:
+        return self.screen[-1]
+
+    @property
+    def url(self) -> str:
+        (url,) = [words[-1] for line in self.screen if (words := line.split()) and words[0] == "ready"]
+        return url
+
+    @property
+    def engine_pid(self) -> int:
+        (pid,) = [child for child in children(self.process.pid) if "transom.engine.process" in command(child)]
+        return pid
+
+    def client(self) -> httpx.Client:
+        return httpx.Client(base_url=self.url, timeout=DEADLINE_SECONDS)
+
+    def stop(self, number: signal.Signals = signal.SIGTERM) -> int:
+        """The exit status, having been asked to go."""
+        self.process.send_signal(number)
+        return self.process.wait(DEADLINE_SECONDS)
+
+
+def transom_command() -> list[str]:
+    """The console script beside this interpreter, or the same from a source tree."""
+    script = Path(sys.executable).with_name("transom")
+    return [str(script)] if script.exists() else [sys.executable, "-m", "transom"]
+
+
+@contextmanager
+def serving(
+    *flags: str, model: Path | None = None, environment: Mapping[str, str] | None = None
+) -> Iterator[Serving]:
+    """A server on a free port, stopped at the end if it still runs."""
+    words = [*transom_command(), "serve", *([str(model)] if model else []), "--port", "0", *flags]
+    with started(words, environment=environment) as server:
+        yield server
+
+
+@contextmanager
+def started(
+    words: list[str], folder: Path | None = None, environment: Mapping[str, str] | None = None
+) -> Iterator[Serving]:
+    """A server that `words` bring up; whatever they print before its screen is passed over."""
+    process = subprocess.Popen(
+        words, stdout=subprocess.PIPE, text=True, cwd=folder, env={**os.environ, **(environment or {})}
+    )
+    assert process.stdout is not None
+    try:
+        yield Serving(process, _screen(process))
+    finally:
+        if process.poll() is None:
+            process.send_signal(signal.SIGTERM)
+            try:
+                process.wait(DEADLINE_SECONDS)
+            finally:
+                process.kill()
+        process.stdout.close()
+
+
+def _screen(process: subprocess.Popen[str]) -> tuple[str, ...]:
+    """The lines from the model's to the one to paste."""
+    assert process.stdout is not None
+    lines: list[str] = []
+    for line in process.stdout:
+        if lines or line.startswith("model "):
+            lines.append(line.rstrip("\n"))
+        if line.startswith("curl "):
+            return tuple(lines)
+    raise AssertionError(f"no screen, but the end with status {process.wait(DEADLINE_SECONDS)}: {lines}")
+
+
+def children(pid: int) -> list[int]:
+    """Processes whose parent is `pid`."""
+    return [child for child in map(int, filter(str.isdigit, os.listdir("/proc"))) if parent(child) == pid]
+
+
+def parent(pid: int) -> int | None:
+    try:
+        return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+    except (FileNotFoundError, ProcessLookupError):
+        return None
+
+
+def command(pid: int) -> str:
+    return Path(f"/proc/{pid}/cmdline").read_text().replace("\0", " ")
