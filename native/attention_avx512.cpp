@@ -84,23 +84,25 @@ void convert(const Slots<uint16_t>& from, Keys keys, int64_t dim, Scratch slot, 
 
 // ---------------------------------------------------------------- scores
 
-__m512 fold_to_8(__m512 a, __m512 b) {
+inline __m512 fold_to_8(__m512 a, __m512 b) {
     return _mm512_add_ps(_mm512_shuffle_f32x4(a, b, 0x44), _mm512_shuffle_f32x4(a, b, 0xee));
 }
-__m512 fold_to_4(__m512 a, __m512 b) {
+inline __m512 fold_to_4(__m512 a, __m512 b) {
     return _mm512_add_ps(_mm512_shuffle_f32x4(a, b, 0x88), _mm512_shuffle_f32x4(a, b, 0xdd));
 }
-__m512 fold_to_2(__m512 a, __m512 b) {
+inline __m512 fold_to_2(__m512 a, __m512 b) {
     const __m512d x = _mm512_castps_pd(a), y = _mm512_castps_pd(b);
     return _mm512_add_ps(_mm512_castpd_ps(_mm512_unpacklo_pd(x, y)), _mm512_castpd_ps(_mm512_unpackhi_pd(x, y)));
 }
-__m512 fold_to_1(__m512 a, __m512 b) { return _mm512_add_ps(_mm512_shuffle_ps(a, b, 0x88), _mm512_shuffle_ps(a, b, 0xdd)); }
+inline __m512 fold_to_1(__m512 a, __m512 b) { return _mm512_add_ps(_mm512_shuffle_ps(a, b, 0x88), _mm512_shuffle_ps(a, b, 0xdd)); }
 
 // 16 vectors of 16 lanes, folded side by side: 128-bit part r of the result holds the sums of row r, keys 0-3.
+// Inlined, or all 16 would go through memory.
 template <int Lines>
-__m512 fold_all(const __m512 (&acc)[Lines][4]) {
+inline __attribute__((always_inline)) __m512 fold_all(const __m512 (&acc)[Lines][4]) {
     const __m512 none = _mm512_setzero_ps();
     __m512 quad[4];
+#pragma GCC unroll 4
     for (int k = 0; k < 4; ++k) {
         const __m512 low = fold_to_8(acc[0][k], Lines > 1 ? acc[Lines > 1 ? 1 : 0][k] : none);
         const __m512 high = Lines > 2 ? fold_to_8(acc[Lines > 2 ? 2 : 0][k], Lines > 3 ? acc[Lines > 3 ? 3 : 0][k] : none) : none;
@@ -189,8 +191,9 @@ void join(Line& line, const Softmax& tile) {
         return;
     }
     const float top = tile.max > line.max ? tile.max : line.max;
-    line.keep = exp_scalar(line.max - top);
-    line.take = exp_scalar(tile.max - top);
+    const __m512 both = exp(_mm512_mask_mov_ps(_mm512_set1_ps(line.max - top), 2, _mm512_set1_ps(tile.max - top)));
+    line.keep = _mm512_cvtss_f32(both);
+    line.take = _mm_cvtss_f32(_mm_movehdup_ps(_mm512_castps512_ps128(both)));
     line.sum = std::fma(tile.sum, line.take, line.sum * line.keep);
     line.max = top;
 }
