@@ -7,7 +7,7 @@ from tests.kv.world import World, components, same
 from transom.errors import NoSpace
 from transom.kv.cache import PrefixCaching
 from transom.kv.reclaim import reclaim
-from transom.values import Full, RequestId, Window
+from transom.values import From, Full, RequestId, Window
 
 
 def hybrid(
@@ -314,3 +314,22 @@ def test_without_prefix_cache_nothing_is_found_and_pages_go_back_at_once() -> No
     assert start(world, up_to(30)) == 0
     world.drop(job)
     assert [pool.free for pool in world.cache.pools] == [64, 64]
+
+
+def test_a_long_run_of_holes_is_crossed_in_a_few_looks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A prompt whose windows are all gone costs a look per node, not per page."""
+    world = World(components("FW", 4), (600, 600), 1, context=520)
+    world.serve(range(500))
+    world.serve([*range(200), 1000])
+    with world.cache.transaction():
+        reclaim(world.cache.tree, 1, world.cache.pools[1].idle)
+    looks: list[int] = []
+    needed = Window.needed
+
+    def counted(self: Window, end: int) -> From:
+        looks.append(end)
+        return needed(self, end)
+
+    monkeypatch.setattr(Window, "needed", counted)
+    assert world.offer(range(510))[1].begin.start == 0
+    assert len(looks) < 20, looks

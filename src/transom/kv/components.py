@@ -23,13 +23,19 @@ def is_rooted(component: ComponentSpec, context: int) -> bool:
     return first_needed(component, context) == 0
 
 
+def reads_before(component: ComponentSpec, context: int) -> bool:
+    """Whether every position reads the one before it, so that no hit ends in a hole: all but a window of 1."""
+    return all(first_needed(component, end) < end for end in range(1, context + 1))
+
+
 @dataclass(frozen=True, slots=True)
 class Grid:
-    """One component on pages of `page_size` tokens."""
+    """One component on pages of `page_size` tokens; `rooted` and `reads_before` as the functions above."""
 
     component: ComponentSpec
     page_size: int
-    rooted: bool
+    rooted: bool = False
+    reads_before: bool = False
 
     def floor(self, tokens: int) -> int:
         """Whole pages in `tokens` tokens."""

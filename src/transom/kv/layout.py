@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from transom.errors import ConfigError
-from transom.kv.components import Grid, first_needed, is_rooted
+from transom.kv.components import Grid, first_needed, is_rooted, reads_before
 from transom.values import ComponentSpec
 
 
@@ -38,7 +38,12 @@ class CacheLayout:
     def grids(self) -> tuple[Grid, ...]:
         """One per component: what `needed` means in pages."""
         return tuple(
-            Grid(component, self.page_size, is_rooted(component, self.context))
+            Grid(
+                component,
+                self.page_size,
+                is_rooted(component, self.context),
+                reads_before(component, self.context),
+            )
             for component in self.components
         )
 
@@ -70,7 +75,7 @@ def longest_alone(layout: CacheLayout, chunk: int) -> int:
 
 def _kept_from(component: ComponentSpec, page_size: int, tokens: int) -> NDArray[np.int64]:
     """Per page: the first page still kept while `computed` lies in it."""
-    grid = Grid(component, page_size, rooted=False)
+    grid = Grid(component, page_size)
     return np.array([grid.keep(start) for start in range(0, tokens, page_size)], dtype=np.int64)
 
 

@@ -82,11 +82,15 @@ class _Rule:
         self._sparse = [(c, grid, path.residency(c)) for c, grid in enumerate(grids) if not grid.rooted]
 
     def hole(self, end: int, pages: int) -> int | None:
-        """A hole that a hit at `end` reads among the first `pages` of the path: one component's last."""
+        """A hole among the first `pages` of the path that a hit at `end` reads; no hit lies between.
+
+        Of a run of holes in one node the first is as good as the last: nothing ends or branches off within.
+        """
         for _, grid, resident in self._sparse:
             hole = resident.rfind(0, grid.needed(end), pages)
             if hole >= 0:
-                return hole
+                run = resident.rfind(1, 0, hole) + 1 if grid.reads_before else hole
+                return max(run, self._path.start_of(hole))
         return None
 
     def within(self, page: int, tail: bytes) -> Hit | None:

@@ -1,6 +1,6 @@
 """The prefix tree: runs of tokens with, per component, their pages or holes. Structure only, no policy."""
 
-from bisect import bisect_left, insort
+from bisect import bisect_left, bisect_right, insort
 
 import numpy as np
 
@@ -90,6 +90,11 @@ class Path:
         assert 0 <= pages <= self.pages, (pages, self.pages)
         which = bisect_left(self.starts, pages) - 1
         return (self.nodes[which], pages - self.starts[which]) if which >= 0 else (self.root, 0)
+
+    def start_of(self, page: int) -> int:
+        """Where the node that holds page `page` of the path starts."""
+        assert 0 <= page < self.pages, (page, self.pages)
+        return self.starts[bisect_right(self.starts, page) - 1]
 
     def read(self, component: int, start: int, end: int) -> Pages:
         """Entries [start, end) of the path's pages."""
