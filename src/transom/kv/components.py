@@ -24,7 +24,7 @@ def is_rooted(component: ComponentSpec, context: int) -> bool:
 
 
 def reads_before(component: ComponentSpec, context: int) -> bool:
-    """Whether every position reads the one before it, so that no hit ends in a hole: all but a window of 1."""
+    """Whether every position reads the one before it, so no hit ends in a hole: all but a window of 1."""
     return all(first_needed(component, end) < end for end in range(1, context + 1))
 
 
