@@ -80,6 +80,7 @@ def _write_tokenizer(writer: gguf.GGUFWriter) -> None:
     writer.add_unk_token_id(3)
     writer.add_pad_token_id(0)
     writer.add_add_bos_token(True)
+    writer.add_add_space_prefix(False)
 
 
 def _tensors(random: np.random.Generator, shape: TinyShape) -> dict[str, NDArray[np.float32]]:

@@ -1,0 +1,35 @@
+from collections.abc import Iterator
+from pathlib import Path
+
+import httpx
+import pytest
+from openai import OpenAI
+from tests.serving import Serving, serving
+from tests.tiny import write_tiny_gguf
+
+from transom.weights.builtin import resolve_model
+
+
+@pytest.fixture(scope="session")
+def server() -> Iterator[Serving]:
+    """The default model, served for all tests that do not end it."""
+    resolve_model(None)
+    with serving() as started:
+        yield started
+
+
+@pytest.fixture
+def http(server: Serving) -> Iterator[httpx.Client]:
+    with server.client() as client:
+        yield client
+
+
+@pytest.fixture
+def openai(server: Serving) -> Iterator[OpenAI]:
+    with OpenAI(base_url=f"{server.url}/v1", api_key="none", max_retries=0) as client:
+        yield client
+
+
+@pytest.fixture(scope="session")
+def tiny(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_tiny_gguf(tmp_path_factory.mktemp("tiny") / "tiny.gguf")

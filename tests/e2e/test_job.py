@@ -1,0 +1,341 @@
+"""The job itself: the default model, served as `make serve` serves it, asked as a person's programs ask."""
+
+import json
+import os
+import re
+import signal
+import subprocess
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from typing import Any
+
+import httpx
+import openai as openai_package
+import pytest
+from openai import OpenAI
+from tests.english import passage
+from tests.over_http import (
+    DEADLINE_SECONDS,
+    cached_tokens,
+    chat,
+    complete,
+    events,
+    is_alive,
+    refused,
+    samples,
+    streamed_text,
+    until,
+)
+from tests.serving import Serving, serving
+
+from transom.weights.builtin import resolve_model
+
+pytestmark = pytest.mark.model
+
+MODEL = "gemma-3-270m"
+FRANCE = "The capital of France is"
+STORIES = [
+    "Once upon a time",
+    "The three primary colours are",
+    "def fibonacci(n):",
+    "Le plus grand océan du monde est",
+    "漢字は",
+    "1, 2, 3, 4,",
+]
+
+
+def is_settled(http: httpx.Client) -> bool:
+    """Nothing runs or waits, and no page of any pool is owned by a request."""
+    found = samples(http)
+    used = [value for name, value in found.items() if name.endswith("_used_tokens")]
+    assert len(used) == 2
+    return sum(used) + found["transom:num_running_reqs"] + found["transom:num_queue_reqs"] == 0
+
+
+# ---------------------------------------------------------------- the screen
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        r"model +gemma-3-270m \(gemma3\), 3 full layers, 15 layers of window 512",
+        r"weights +\d+(\.\d)? MiB",
+        r"KV full +[\d,]+ tokens, \d+(\.\d)? [MG]iB",
+        r"KV window +[\d,]+ tokens, \d+(\.\d)? [MG]iB",
+        r"context +[\d,]+ tokens served",
+        r"steps +up to 32 requests, 512 tokens; pages of 16",
+        r"threads +\d+, \w+",
+        r"ready +in \d+\.\d s at http://127\.0\.0\.1:\d+",
+    ],
+)
+def test_the_screen_says_what_is_served_and_how(server: Serving, line: str) -> None:
+    assert [shown for shown in server.screen if re.fullmatch(line, shown)], server.screen
+
+
+def test_the_line_to_paste_is_answered_when_pasted(server: Serving) -> None:
+    pasted = subprocess.run(
+        server.curl, shell=True, capture_output=True, text=True, timeout=DEADLINE_SECONDS, check=True
+    )
+    answer = json.loads(pasted.stdout)
+    assert answer["model"] == MODEL
+    assert answer["usage"]["completion_tokens"] == 16
+    assert answer["choices"][0]["text"]
+
+
+# ---------------------------------------------------------------- answers
+
+
+def test_the_model_can_count(openai: OpenAI) -> None:
+    answer = openai.completions.create(model=MODEL, prompt="1, 2, 3, 4,", max_tokens=12, temperature=0)
+    assert answer.choices[0].text.startswith(" 5, 6, 7,")
+    assert answer.choices[0].finish_reason == "length"
+    assert answer.usage is not None
+    assert answer.usage.completion_tokens == 12
+    assert answer.usage.total_tokens == answer.usage.prompt_tokens + 12
+
+
+@pytest.mark.parametrize(
+    "how", [{"temperature": 0}, {"temperature": 1, "seed": 11}, {"top_k": 40, "seed": 5}]
+)
+@pytest.mark.parametrize("prompt", STORIES[:5])
+def test_a_streamed_text_is_the_plain_one(http: httpx.Client, prompt: str, how: dict[str, Any]) -> None:
+    fields = {**how, "max_tokens": 24, "ignore_eos": True}
+    plain = complete(http, prompt, **fields)
+    options = {"stream_options": {"include_usage": True}}
+    chunks = events(http, "/v1/completions", {"prompt": prompt, **fields, **options})
+    assert streamed_text(chunks) == plain["choices"][0]["text"]
+    for count in ("prompt_tokens", "completion_tokens", "total_tokens"):
+        assert chunks[-1]["usage"][count] == plain["usage"][count]
+    assert plain["usage"]["completion_tokens"] == 24
+
+
+def test_the_openai_package_streams_what_it_gets_whole(openai: OpenAI) -> None:
+    fields: dict[str, Any] = {"model": MODEL, "prompt": FRANCE, "max_tokens": 12, "temperature": 0}
+    whole = openai.completions.create(**fields)
+    pieces = list(openai.completions.create(**fields, stream=True))
+    assert len(pieces) > 2
+    assert "".join(piece.choices[0].text for piece in pieces) == whole.choices[0].text
+
+
+def test_a_chat_is_answered_plain_and_streamed_alike(openai: OpenAI) -> None:
+    fields: dict[str, Any] = {
+        "model": MODEL,
+        "messages": [
+            {"role": "system", "content": "Answer briefly."},
+            {"role": "user", "content": "Name a colour."},
+            {"role": "assistant", "content": "Blue."},
+            {"role": "user", "content": "Name another."},
+        ],
+        "max_tokens": 16,
+        "temperature": 0,
+    }
+    whole = openai.chat.completions.create(**fields)
+    stream = openai.chat.completions.create(**fields, stream=True, stream_options={"include_usage": True})
+    chunks = list(stream)
+    assert "".join(c.choices[0].delta.content or "" for c in chunks if c.choices) == (
+        whole.choices[0].message.content
+    )
+    assert whole.usage is not None and chunks[-1].usage is not None
+    assert chunks[-1].usage.completion_tokens == whole.usage.completion_tokens
+    assert chunks[-1].usage.prompt_tokens == whole.usage.prompt_tokens > 20
+
+
+def test_many_at_once_each_get_the_text_they_get_alone(http: httpx.Client) -> None:
+    prompts = [*STORIES, passage(1, 2500), passage(2, 900), passage(1, 2500)[:1800]]
+
+    def text(prompt: str) -> str:
+        answer = complete(http, prompt, max_tokens=20, temperature=0, ignore_eos=True)
+        assert answer["usage"]["completion_tokens"] == 20
+        words: str = answer["choices"][0]["text"]
+        return words
+
+    with ThreadPoolExecutor(len(prompts)) as threads:
+        together = list(threads.map(text, prompts))
+    for prompt, words in zip(prompts, together, strict=True):
+        http.post("/flush_cache")
+        assert text(prompt) == words, prompt
+
+
+def test_a_batch_is_its_prompts_one_by_one_and_ids_are_their_text(http: httpx.Client) -> None:
+    fields = {"max_tokens": 8, "temperature": 0, "ignore_eos": True}
+    alone = [complete(http, prompt, **fields) for prompt in STORIES]
+    batch = complete(http, STORIES, **fields)
+    assert [c["text"] for c in batch["choices"]] == [a["choices"][0]["text"] for a in alone]
+    for count in ("prompt_tokens", "completion_tokens", "total_tokens"):
+        assert batch["usage"][count] == sum(answer["usage"][count] for answer in alone)
+    ids = [2, 818, 5279, 529, 7001, 563]
+    assert complete(http, ids, **fields)["choices"] == complete(http, FRANCE, **fields)["choices"]
+    both = complete(http, [ids, ids[:3]], **fields)
+    assert both["choices"][0]["text"] == complete(http, FRANCE, **fields)["choices"][0]["text"]
+    assert both["usage"]["prompt_tokens"] == 9
+
+
+def test_a_repeated_prompt_is_computed_once(http: httpx.Client) -> None:
+    prompt = "Nobody has asked this before: " + passage(3, 4000)
+    first, again = (complete(http, prompt, max_tokens=4, temperature=0) for _ in range(2))
+    assert cached_tokens(first) < 16
+    whole_pages = first["usage"]["prompt_tokens"] // 16 * 16
+    assert cached_tokens(again) >= whole_pages
+    assert again["choices"] == first["choices"]
+
+
+def test_logprobs_are_those_of_the_text_and_do_not_depend_on_the_temperature(http: httpx.Client) -> None:
+    greedy = complete(http, FRANCE, max_tokens=10, temperature=0, logprobs=1)["choices"][0]
+    logprobs = greedy["logprobs"]
+    assert "".join(logprobs["tokens"]) == greedy["text"]
+    assert len(logprobs["token_logprobs"]) == 10
+    assert all(-20 < value <= 0 for value in logprobs["token_logprobs"])
+    for token, offset in zip(logprobs["tokens"], logprobs["text_offset"], strict=True):
+        assert greedy["text"].startswith(token, offset)
+    likeliest = complete(http, FRANCE, max_tokens=10, temperature=2, top_k=1, seed=3, logprobs=1)
+    assert likeliest["choices"][0]["logprobs"] == logprobs
+    messages = [{"role": "user", "content": "Say something."}]
+    body = {"messages": messages, "max_tokens": 6, "temperature": 0, "logprobs": True}
+    choice = http.post("/v1/chat/completions", json=body).json()["choices"][0]
+    spelled = b"".join(bytes(entry["bytes"]) for entry in choice["logprobs"]["content"])
+    assert choice["message"]["content"] in spelled.decode()
+
+
+def test_a_stop_string_ends_the_text_before_it(http: httpx.Client) -> None:
+    whole = complete(http, FRANCE, max_tokens=40, temperature=0)["choices"][0]["text"]
+    stop = whole[30:36]
+    body = {"max_tokens": 40, "temperature": 0, "stop": [stop, "never said"]}
+    stopped = complete(http, FRANCE, **body)
+    assert stopped["choices"][0]["text"] == whole[: whole.index(stop)]
+    assert stopped["choices"][0]["finish_reason"] == "stop"
+    assert stopped["usage"]["completion_tokens"] < 40
+    chunks = events(http, "/v1/completions", {"prompt": FRANCE, **body})
+    assert streamed_text(chunks) == stopped["choices"][0]["text"]
+    until(lambda: is_settled(http))
+
+
+def test_seeds_make_texts_and_without_one_they_differ(http: httpx.Client) -> None:
+    def text(**fields: int) -> str:
+        answer = complete(http, "Once upon a time", max_tokens=24, temperature=1, **fields)
+        words: str = answer["choices"][0]["text"]
+        return words
+
+    assert text(seed=1) == text(seed=1)
+    assert len({text(seed=1), text(seed=2), text(), text()}) == 4
+
+
+# ---------------------------------------------------------------- clients that leave
+
+
+def test_a_client_that_leaves_gives_its_pages_back(http: httpx.Client) -> None:
+    until(lambda: is_settled(http))
+    left = samples(http).get("transom:request_finish_total/disconnect", 0)
+    body = {"prompt": passage(4, 6000), "max_tokens": 20_000, "ignore_eos": True, "stream": True}
+    with http.stream("POST", "/v1/completions", json=body) as answer:
+        lines = answer.iter_lines()
+        assert next(lines).startswith("data: ")
+        until(lambda: samples(http)["transom:num_running_reqs"] == 1)
+        assert samples(http)["transom:full_used_tokens"] > 1000
+    until(lambda: is_settled(http))
+    assert samples(http)["transom:request_finish_total/disconnect"] == left + 1
+
+
+# ---------------------------------------------------------------- refusals
+
+
+def test_a_prompt_beyond_the_context_is_refused_with_both_numbers(http: httpx.Client) -> None:
+    context = http.get("/v1/models").json()["data"][0]["max_model_len"]
+    error = refused(http.post("/v1/completions", json={"prompt": [5] * (context + 7)}))
+    assert error["code"] == "context_length_exceeded"
+    assert error["param"] == "prompt"
+    assert str(context) in error["message"] and str(context + 7) in error["message"]
+    text = " a" * (context + 10)
+    assert (
+        refused(http.post("/v1/completions", json={"prompt": text, "stream": True}))["code"] == error["code"]
+    )
+
+
+def test_the_openai_package_raises_its_own_errors(openai: OpenAI) -> None:
+    with pytest.raises(openai_package.BadRequestError) as caught:
+        openai.completions.create(model=MODEL, prompt=FRANCE, temperature=3)
+    assert caught.value.param == "temperature"
+    with pytest.raises(openai_package.NotFoundError, match=MODEL):
+        openai.completions.create(model="gpt-9", prompt=FRANCE)
+
+
+@pytest.mark.parametrize(
+    ("ask", "status"),
+    [
+        (lambda http: http.post("/v1/completions", content=b"{"), 400),
+        (lambda http: http.post("/v1/completions", content=b'{"prompt": "\xff\xfe"}'), 400),
+        (lambda http: http.post("/v1/completions", json={"prompt": {"no": 1}}), 400),
+        (lambda http: http.post("/v1/completions", json={"prompt": [1, 262_144]}), 400),
+        (lambda http: http.post("/v1/completions", json={"prompt": "x", "max_tokens": "many"}), 400),
+        (lambda http: http.post("/v1/chat/completions", json={"messages": [{"role": 1}]}), 400),
+        (lambda http: http.post("/v1/completions", json={"prompt": "x", "model": "gpt-9"}), 404),
+        (lambda http: http.post("/v1/nothing", json={}), 404),
+        (lambda http: http.get("/v1/completions"), 405),
+        (lambda http: http.put("/v1/chat/completions", json={}), 405),
+    ],
+)
+def test_what_is_wrong_is_refused_and_the_server_stays(
+    http: httpx.Client, ask: Callable[[httpx.Client], httpx.Response], status: int
+) -> None:
+    refused(ask(http), status)
+    assert http.get("/health").status_code == 200
+    assert chat(http, "hi", max_tokens=1)["usage"]["completion_tokens"] == 1
+
+
+# ---------------------------------------------------------------- the end
+
+
+def streams(http: httpx.Client, count: int, open_streams: ExitStack) -> list[Iterator[str]]:
+    """Streams that would go on for long, of each of which the first words have come."""
+    found = []
+    for number in range(count):
+        body = {"prompt": passage(number, 400), "max_tokens": 20_000, "ignore_eos": True, "stream": True}
+        answer = open_streams.enter_context(http.stream("POST", "/v1/completions", json=body))
+        lines = answer.iter_lines()
+        assert next(lines).startswith("data: ")
+        found.append(lines)
+    return found
+
+
+def told(lines: Iterator[str]) -> str:
+    """The error that ends a stream, which must say [DONE] after it."""
+    *_, last, done = [line for line in lines if line]
+    assert done == "data: [DONE]"
+    error = json.loads(last.removeprefix("data: "))["error"]
+    assert error["type"] == "server_error"
+    message: str = error["message"]
+    return message
+
+
+def test_a_killed_engine_ends_every_stream_with_an_error_and_then_503() -> None:
+    resolve_model(None)
+    with serving() as server, server.client() as http:
+        engine = server.engine_pid
+        with ExitStack() as open_streams:
+            running = streams(http, 3, open_streams)
+            os.kill(engine, signal.SIGKILL)
+            assert all("engine" in told(lines) for lines in running)
+        for path in ("/v1/completions", "/v1/chat/completions"):
+            body = {"prompt": "x", "messages": [{"role": "user", "content": "x"}]}
+            late = http.post(path, json=body)
+            assert "engine" in refused(late, 503)["message"]
+            assert int(late.headers["retry-after"]) > 0
+        assert http.get("/health").status_code == 503
+        until(lambda: not is_alive(engine))
+        assert server.stop() == 0
+
+
+def test_it_stops_on_a_signal_while_it_works_and_starts_again() -> None:
+    resolve_model(None)
+    texts = []
+    for number in (signal.SIGTERM, signal.SIGINT):
+        with serving() as server, server.client() as http:
+            texts.append(complete(http, FRANCE, max_tokens=12, temperature=0)["choices"][0]["text"])
+            with ExitStack() as open_streams:
+                running = streams(http, 2, open_streams)
+                engine = server.engine_pid
+                server.process.send_signal(number)
+                assert all("shutting down" in told(lines) for lines in running)
+            assert server.process.wait(DEADLINE_SECONDS) == 0
+            assert not is_alive(engine)
+    assert texts[0] == texts[1]
