@@ -1,5 +1,6 @@
 """Frozen values shared by every layer: what models, memory, scheduler and wire all mean alike."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import NewType, Protocol
@@ -40,7 +41,13 @@ class ComponentSpec(Protocol):
     @property
     def name(self) -> str: ...
 
+    def __hash__(self) -> int: ...
+
     def needed(self, end: int) -> Need: ...
+
+    def cuts(self, start: int, end: int) -> Sequence[int]:
+        """Positions in `(start, end]`, ascending, where a span must stop so that a snapshot can be kept."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +58,9 @@ class Full:
 
     def needed(self, end: int) -> From:
         return From(0)
+
+    def cuts(self, start: int, end: int) -> Sequence[int]:
+        return ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +75,43 @@ class Window:
 
     def needed(self, end: int) -> From:
         return From(max(0, end - (self.window - 1)))
+
+    def cuts(self, start: int, end: int) -> Sequence[int]:
+        return ()
+
+
+@dataclass(frozen=True, slots=True)
+class Chunked:
+    """Chunked attention (Llama 4): a query reads the keys of its own chunk of `chunk` positions."""
+
+    chunk: int
+    name: str = "chunked"
+
+    def __post_init__(self) -> None:
+        assert self.chunk >= 1, self.chunk
+
+    def needed(self, end: int) -> From:
+        return From(end - end % self.chunk)
+
+    def cuts(self, start: int, end: int) -> Sequence[int]:
+        return ()
+
+
+@dataclass(frozen=True, slots=True)
+class State:
+    """A recurrent state: a request's own changes with every token; snapshots are kept each `every` tokens."""
+
+    every: int = 256
+    name: str = "state"
+
+    def __post_init__(self) -> None:
+        assert self.every >= 1, self.every
+
+    def needed(self, end: int) -> Snapshot:
+        return Snapshot(end)
+
+    def cuts(self, start: int, end: int) -> Sequence[int]:
+        return range(start - start % self.every + self.every, end + 1, self.every)
 
 
 # ---------------------------------------------------------------- requests
@@ -137,7 +184,10 @@ Event = TokenChosen | Ended
 
 @dataclass(frozen=True, slots=True)
 class PageCopy:
-    """Copy the first `tokens` slots of page `source` to page `target`, all layers of `component`."""
+    """Copy the first `tokens` slots of page `source` to page `target`, all layers of `component`.
+
+    A snapshot's page is one slot. Copies run in order: a later one may read what an earlier one wrote.
+    """
 
     component: int
     source: int

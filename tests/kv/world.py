@@ -4,7 +4,7 @@ Content of a slot: (namespace, all tokens up to and including its own, component
 other content is stale or somebody else's KV.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
@@ -15,24 +15,40 @@ import numpy as np
 from transom.kv.cache import CacheLayout, Holding, HybridCache, Namespace, Offer, PrefixCaching
 from transom.kv.journal import Journal
 from transom.kv.tree import Node
-from transom.values import Full, RequestId, Window
+from transom.values import Chunked, Full, RequestId, State, Window
 
 PAGE_SIZES = (1, 3, 4, 16)
 WINDOWS = (1, 2, 4, 7, 16)
-MIXES = ("F", "W", "FW", "FWV", "WLF")
+MIXES = ("F", "W", "FW", "FWV", "WLF", "FS", "FWS", "S", "WS", "C", "FC", "CFW")
 
+Kind = Full | Window | Chunked | State
 Slot = tuple[Namespace, tuple[int, ...], int]
 
 
-def components(mix: str, window: int) -> tuple[Full | Window, ...]:
+def components(mix: str, window: int) -> tuple[Kind, ...]:
     """`V` is a second window, of another size; `L` one longer than any context."""
-    kinds: dict[str, Full | Window] = {
+    kinds: dict[str, Kind] = {
+        "C": Chunked(2 * window + 1),
+        "S": State(min(window, 4)),
         "F": Full(),
         "W": Window(window),
         "V": Window(window + 3, name="wide"),
         "L": Window(1000, name="long"),
     }
     return tuple(kinds[letter] for letter in mix)
+
+
+def reads(kind: Kind, query: int, key: int) -> bool:
+    """Whether the query at `query` reads the key at `key`, which is before it."""
+    match kind:
+        case Full():
+            return True
+        case Window():
+            return query - kind.window < key
+        case Chunked():
+            return query // kind.chunk == key // kind.chunk
+        case State():
+            return False
 
 
 class Fault(Exception):
@@ -73,7 +89,7 @@ class World:
 
     def __init__(
         self,
-        kinds: tuple[Full | Window, ...],
+        kinds: tuple[Kind, ...],
         pages: tuple[int, ...],
         page_size: int,
         *,
@@ -118,8 +134,11 @@ class World:
             self.slots[copy.component][copy.target][: copy.tokens] = source
         self.cache.copies_done()
         for position in range(job.holding.computed, end):
-            for component in range(len(self.kinds)):
-                self.write(job, position, component)
+            for component, kind in enumerate(self.kinds):
+                if isinstance(kind, State):
+                    self.change_state(job, position, component)
+                else:
+                    self.write(job, position, component)
             self.read(job, position)
         self.cache.advance(job.holding, end)
 
@@ -143,7 +162,8 @@ class World:
 
     def prefill(self, job: Job, chunk: int = 1 << 20) -> None:
         while job.holding.computed < len(job.tokens):
-            self.compute(job, min(len(job.tokens), job.holding.computed + chunk))
+            end = min(len(job.tokens), job.holding.computed + chunk)
+            self.compute(job, self.cache.stop(job.holding.computed, end))
             self.settle(job)
             self.audit()
 
@@ -154,13 +174,29 @@ class World:
         assert page > 0, ("stored into the null page", job, position, component)
         self.slots[component][page][position % self.page_size] = job.content(position, component)
 
+    def change_state(self, job: Job, position: int, component: int) -> None:
+        """The request's own state, after the token before, becomes that after `position`."""
+        self.expect_state(job, component, position)
+        page = int(self.cache.rows[component].table[job.holding.row, 0])
+        self.slots[component][page][0] = job.content(position, component)
+
+    def expect_state(self, job: Job, component: int, computed: int) -> None:
+        page = int(self.cache.rows[component].table[job.holding.row, 0])
+        assert page > 0, job
+        if computed:
+            found = self.slots[component][page][0]
+            assert found == job.content(computed - 1, component), (job, computed, found)
+
     def read(self, job: Job, query: int) -> None:
         """The query at `query` meets its own keys."""
         for component, kind in enumerate(self.kinds):
-            first = 0 if isinstance(kind, Full) else query - kind.window + 1
-            self.expect(job, component, range(max(0, first), query + 1))
+            if isinstance(kind, State):
+                self.expect_state(job, component, query + 1)
+                continue
+            keys = [key for key in range(query) if reads(kind, query, key)]
+            self.expect(job, component, [*keys, query])
 
-    def expect(self, job: Job, component: int, positions: range) -> None:
+    def expect(self, job: Job, component: int, positions: Iterable[int]) -> None:
         for position in positions:
             page = int(self.cache.rows[component].table[job.holding.row, position // self.page_size])
             found = self.slots[component][page][position % self.page_size] if page else None
@@ -192,10 +228,12 @@ class World:
         for namespace, prefix, node in self.nodes():
             first = len(prefix) - len(node.pages[0]) * self.page_size
             for component, pages in enumerate(node.pages):
-                for position in range(first, len(prefix)):
+                state = isinstance(self.kinds[component], State)
+                step = self.page_size if state else 1
+                for position in range(first + step - 1, len(prefix), step):
                     page = int(pages[(position - first) // self.page_size])
-                    if page:
-                        found = self.slots[component][page][position % self.page_size]
+                    if page and not self.is_to_come(component, page):
+                        found = self.slots[component][page][0 if state else position % self.page_size]
                         assert found == (namespace, prefix[: position + 1], component), (
                             node,
                             position,
@@ -205,11 +243,18 @@ class World:
             for job in self.jobs:
                 self.audit_row(job)
 
+    def is_to_come(self, component: int, page: int) -> bool:
+        """Whether a copy that has not run yet will write it."""
+        copies = self.cache.pending_copies()
+        return any((copy.component, copy.target) == (component, page) for copy in copies)
+
     def audit_row(self, job: Job) -> None:
+        computed = job.holding.computed
         for component, kind in enumerate(self.kinds):
-            computed = job.holding.computed
-            first = 0 if isinstance(kind, Full) else computed - kind.window + 1
-            self.expect(job, component, range(max(0, first), computed))
+            if isinstance(kind, State):
+                self.expect_state(job, component, computed)
+            else:
+                self.expect(job, component, [key for key in range(computed) if reads(kind, computed, key)])
 
     # ---------------------------------------------------------------- oracle
 
@@ -220,6 +265,7 @@ class World:
         for end in range(len(tokens) - 1, 0, -1):
             below = tuple(tokens[:end])
             for beginning in known:
+                beginning = beginning[: -(-end // self.page_size) * self.page_size]
                 if beginning[:end] == below and self._allows(namespace, beginning, end, resident):
                     return end
         return 0
@@ -241,11 +287,20 @@ class World:
     ) -> bool:
         """Whether the keys a query at `end` reads are there, along the pages of `beginning`."""
         for component, kind in enumerate(self.kinds):
+            there = resident[component]
+            if isinstance(kind, State):
+                if end % self.page_size or (namespace, beginning[:end]) not in there:
+                    return False
+                continue
             for key in range(end):
-                if isinstance(kind, Full) or end - kind.window < key:
-                    page_end = (key // self.page_size + 1) * self.page_size
-                    if (namespace, beginning[:page_end]) not in resident[component]:
-                        return False
+                page_end = (key // self.page_size + 1) * self.page_size
+                if reads(kind, end, key) and (namespace, beginning[:page_end]) not in there:
+                    return False
+            if end % self.page_size and (namespace, beginning) not in there:
+                # A page begun in its middle, its beginning missing, must be of no use at its own end.
+                page_end = end - end % self.page_size + self.page_size
+                if any(reads(kind, page_end, key) for key in range(page_end - self.page_size, page_end)):
+                    return False
         return True
 
     # ---------------------------------------------------------------- faults

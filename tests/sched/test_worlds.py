@@ -6,7 +6,7 @@ import pytest
 from tests.sched.world import World, minimum
 
 from transom.kv.layout import PrefixCaching
-from transom.values import ComponentSpec, Full, Window
+from transom.values import Chunked, ComponentSpec, Full, State, Window
 
 PAGES = (1, 3, 4, 16)
 WINDOWS = (1, 2, 4, 7, 16)
@@ -16,12 +16,16 @@ SEEDS = range(6)
 def random_world(random: random.Random, page: int, window: int) -> World:
     context = random.choice([17, 32, 48])
     windows = (window,) if random.random() < 0.7 else (window, random.choice(WINDOWS))
-    components: tuple[ComponentSpec, ...] = (Full(), *map(Window, windows))
+    more: tuple[ComponentSpec, ...] = random.choice(
+        [(), (), (State(4),), (Chunked(7),), (Chunked(6), State(6))]
+    )
+    components: tuple[ComponentSpec, ...] = (Full(), *map(Window, windows), *more)
     least = minimum(components, page, context)
     full_more, window_more = random.choice([(0, 0), (0.2, 8), (1, 8), (1, 8), (4, 1), (4, 3)])
     return World(
         page=page,
         windows=windows,
+        more=more,
         pages=[int(least[0] * (1 + full_more)), *(int(pages * (1 + window_more)) for pages in least[1:])],
         rows=random.choice([1, 2, 4, 8, 8]),
         chunk=random.choice([1, 3, 8, 20, 20]),
@@ -80,7 +84,7 @@ def test_every_text_is_the_cold_text_and_every_request_ends_once(seed: int, page
 def test_the_worlds_show_what_they_are_to_show() -> None:
     """Hits, copies of partial pages, retractions, recomputation: all really happen."""
     worlds = []
-    for seed in range(30):
+    for seed in range(60):
         rng = random.Random(seed)
         world = random_world(rng, rng.choice(PAGES), rng.choice(WINDOWS))
         stems = [[rng.randrange(50) for _ in range(rng.randint(4, 30))] for _ in range(2)]

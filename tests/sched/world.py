@@ -28,6 +28,7 @@ from transom.values import (
     Request,
     RequestId,
     SpanWork,
+    State,
     StepResult,
     StepWork,
     TokenChosen,
@@ -120,11 +121,21 @@ class ContentRunner:
     def _check_content(self, span: SpanWork, end: int) -> None:
         """Everything that the queries of `span` read below `end` is what the oracle says."""
         for c, component in enumerate(self.cache.layout.components):
+            if isinstance(component, State):
+                self._check_state(c, span, end)
+                continue
             need = component.needed(span.start)
             assert isinstance(need, From)
             pages, offsets = self._slots(c, span.row, need.start, end)
             found = self.stored[c][pages, offsets]
             assert found.tolist() == self.truth[span.request][need.start : end], (component, span, end)
+
+    def _check_state(self, c: int, span: SpanWork, end: int) -> None:
+        """The request's own state is that after `end` tokens; before its first token it may be anything."""
+        page = self.cache.rows[c].table[span.row, 0]
+        assert page > 0, span
+        if end:
+            assert self.stored[c][page, 0] == self.truth[span.request][end - 1], (span, end)
 
     def _write(self, span: SpanWork) -> None:
         last = 1
@@ -135,12 +146,18 @@ class ContentRunner:
         for token in span.tokens:
             last = digest(last, int(token))
             values.append(last)
-        for c in range(len(self.stored)):
+        for c, component in enumerate(self.cache.layout.components):
+            if isinstance(component, State):
+                self.stored[c][self.cache.rows[c].table[span.row, 0], 0] = values[-1]
+                continue
             pages, offsets = self._slots(c, span.row, span.start, span.end)
             self.stored[c][pages, offsets] = values
 
     def _scribble(self, span: SpanWork) -> None:
-        for c in range(len(self.stored)):
+        for c, component in enumerate(self.cache.layout.components):
+            if isinstance(component, State):
+                self.stored[c][self.cache.rows[c].table[span.row, 0], 0] = -7
+                continue
             pages, offsets = self._slots(c, span.row, span.start, span.end)
             self.stored[c][pages, offsets] = -7
 
@@ -208,6 +225,7 @@ class World:
         *,
         page: int = 4,
         windows: Sequence[int] = (4,),
+        more: Sequence[ComponentSpec] = (),
         pages: Sequence[int] | None = None,
         rows: int = 8,
         chunk: int = 8,
@@ -217,7 +235,11 @@ class World:
         outputs_expected: int = 1,
         prefix_gain_min: int = 1,
     ) -> None:
-        components: tuple[ComponentSpec, ...] = (Full(), *(Window(w, name=f"window{w}") for w in windows))
+        components: tuple[ComponentSpec, ...] = (
+            Full(),
+            *(Window(w, name=f"window{w}") for w in windows),
+            *more,
+        )
         least = minimum(components, page, context)
         layout = CacheLayout(
             components=components,

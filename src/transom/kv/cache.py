@@ -3,21 +3,20 @@
 A request's life:  admit  ->  (extend -> [runner] -> copies_done -> advance -> publish -> slide)*  ->  drop
 """
 
-from dataclasses import dataclass
-
 import numpy as np
 
 from transom.errors import NoSpace
 from transom.kv import layout as sizes
 from transom.kv.check import check
-from transom.kv.holding import Begin, Holding, Namespace, Offer
+from transom.kv.holding import Begin, Holding, Namespace, Offer, Pending
 from transom.kv.journal import Journal, Savepoint, Transaction
 from transom.kv.layout import CacheLayout, PrefixCaching
-from transom.kv.match import Hit, best_hit, pages_read
+from transom.kv.match import Hit, best_hit, page_copied, pages_read
 from transom.kv.pool import PagePool, owner_of
 from transom.kv.publish import Publisher
 from transom.kv.reclaim import purge, reclaim
 from transom.kv.rows import RowTable
+from transom.kv.snapshots import SnapshotKeeper
 from transom.kv.stats import CacheStats, ComponentStats, Counters
 from transom.kv.tree import PrefixTree
 from transom.values import PageCopy, RequestId, Tokens
@@ -37,14 +36,6 @@ __all__ = [
 ]
 
 
-@dataclass(frozen=True, slots=True)
-class Pending:
-    """A copy that has not run, and the admission it belongs to. Its source is referenced once for it."""
-
-    holding: Holding
-    copy: PageCopy
-
-
 class HybridCache:
     """Owns pools, rows and tree. Queries change nothing; each transition is all or nothing, mutably.
 
@@ -61,8 +52,7 @@ class HybridCache:
             PagePool(component.name, pages, journal)
             for component, pages in zip(layout.components, layout.pages, strict=True)
         )
-        width = -(-layout.context // layout.page_size)
-        self.rows = tuple(RowTable(layout.rows, width, journal) for _ in layout.components)
+        self.rows = tuple(RowTable(layout.rows, grid.entries(layout.context), journal) for grid in self.grids)
         self.tree = PrefixTree(
             self.pools, tuple(grid.rooted for grid in self.grids), layout.page_size, journal
         )
@@ -72,6 +62,7 @@ class HybridCache:
         self.pending: tuple[Pending, ...] = ()
         self.epoch = 0
         self._journal = journal
+        self._snapshots = SnapshotKeeper(self.tree, self.rows, self.grids)
 
     # ---------------------------------------------------------------- queries
 
@@ -86,8 +77,8 @@ class HybridCache:
 
     def cold(self) -> Offer:
         """To begin at 0, which is always offered."""
-        nothing = (0,) * len(self.pools)
-        return Offer(Begin(0, 0, 0), nothing, nothing)
+        takes = tuple([grid.own(0) for grid in self.grids])
+        return Offer(Begin(0, 0, 0), takes, (0,) * len(takes))
 
     def room(self) -> tuple[int, ...]:
         """Pages to be had per component: free, or of the tree and unreferenced. Exact."""
@@ -97,8 +88,12 @@ class HybridCache:
         """Pages that extend(holding, end) would take; with None, after an admission at `begin_start`."""
         assert begin_start >= 0 and end >= 0, (begin_start, end)
         allocated = begin_start if holding is None else holding.allocated
-        page = self.layout.page_size
-        return (max(0, -(-end // page) - -(-allocated // page)),) * len(self.pools)
+        return tuple([max(0, grid.entries(end) - grid.entries(allocated)) for grid in self.grids])
+
+    def stop(self, start: int, end: int) -> int:
+        """Where a span from `start` must stop, at most `end`, so that snapshots can be kept."""
+        assert start < end, (start, end)
+        return min([grid.cut(start, end) for grid in self.grids])
 
     def fits_alone(self, tokens: int, chunk: int) -> bool:
         """Whether a request of `tokens` in all, computed `chunk` at a time, fits an empty cache."""
@@ -159,10 +154,10 @@ class HybridCache:
         if end <= holding.allocated:
             return
         growth = self.growth(holding, 0, end)
-        first = self.grids[0].ceil(holding.allocated)
         with self._journal.transaction():
             self._require_room(growth)
             for component, count in enumerate(growth):
+                first = self.grids[component].entries(holding.allocated)
                 self._take(holding.row, component, first, count)
             self._journal.assign(holding, "allocated", end)
 
@@ -170,7 +165,7 @@ class HybridCache:
         """The runner has computed up to `end`."""
         self._require_live(holding)
         assert holding.computed < end <= holding.allocated, (holding, end)
-        assert all(pending.holding is not holding for pending in self.pending), "its copies have not run"
+        assert not any(pending.concerns(holding) for pending in self.pending), "its copies have not run"
         with self._journal.transaction():
             self._journal.assign(holding, "computed", end)
 
@@ -178,16 +173,17 @@ class HybridCache:
         """Gives back the pages beyond `end`, which is not before `computed`."""
         self._require_live(holding)
         assert holding.computed <= end <= holding.allocated, (holding, end)
-        first, last = self.grids[0].ceil(end), self.grids[0].ceil(holding.allocated)
         with self._journal.transaction():
-            for component in range(len(self.pools)):
+            for component, grid in enumerate(self.grids):
+                first, last = grid.entries(end), grid.entries(holding.allocated)
                 self._return_private(holding, component, first, last)
             self._journal.assign(holding, "allocated", end)
 
     def publish(self, holding: Holding, tokens: Tokens) -> None:
         """Gives the computed whole pages to the tree. `tokens` are the request's, at least the computed ones.
 
-        Never needs a page. Afterwards the row names the tree's pages wherever it has not slid.
+        Never needs a page: a snapshot is kept if there is room for one. Afterwards the row names the tree's
+        pages wherever it has not slid.
         """
         self._require_live(holding)
         assert len(tokens) >= holding.computed, (len(tokens), holding)
@@ -196,15 +192,19 @@ class HybridCache:
             return
         with self._journal.transaction():
             self._give_up_inexact(holding)
-            Publisher(self.tree, self.rows, self.counters, holding).run(
-                as_key(tokens, whole * self.layout.page_size), whole
-            )
+            key = as_key(tokens, whole * self.layout.page_size)
+            kept = self._make_room_for_snapshots(holding, key)
+            path = Publisher(self.tree, self.rows, self.grids, self.counters, holding).run(key, whole)
+            for component in kept:
+                self._add_pending(self._snapshots.keep(holding, path, component, key))
+            self.tree.use(path, tuple([grid.keep(holding.computed) for grid in self.grids]))
+            self.tree.trim(path.end)
             self._journal.assign(holding, "published", whole)
 
     def slide(self, holding: Holding) -> None:
         """Gives back or unreferences what fell out of every later window."""
         self._require_live(holding)
-        keep = tuple([grid.keep(holding.computed) for grid in self.grids])
+        keep = tuple([grid.first_entry(holding.computed) for grid in self.grids])
         if keep == holding.kept:
             return
         with self._journal.transaction():
@@ -216,11 +216,11 @@ class HybridCache:
     def drop(self, holding: Holding) -> None:
         """The row ends: private pages to the pool, references released. Not published: publish first."""
         self._require_live(holding)
-        last = self.grids[0].ceil(holding.allocated)
         with self._journal.transaction():
-            self._end_copies([pending for pending in self.pending if pending.holding is holding])
-            for component in range(len(self.pools)):
-                self._let_go(holding, component, holding.kept[component], last)
+            self._end_copies([p for p in self.pending if p.holding is holding and p.snapshot_of is None])
+            self._leave_snapshots(holding)
+            for component, grid in enumerate(self.grids):
+                self._let_go(holding, component, holding.kept[component], grid.entries(holding.allocated))
             self._seat(holding.row, None)
             self._purge_if_hidden(holding.namespace)
 
@@ -257,10 +257,10 @@ class HybridCache:
     def _offer(self, hit: Hit) -> Offer:
         pins = []
         for component, (grid, pool) in enumerate(zip(self.grids, self.pools, strict=True)):
-            pages = np.append(pages_read(hit, component, grid), hit.partial_page(component))
+            pages = np.append(pages_read(hit, component, grid), page_copied(hit, component, grid))
             pins.append(pool.unreferenced(pages[pages != 0]))
-        partial = 1 if hit.partial else 0
-        return Offer(Begin(hit.start, hit.start, hit.start), (partial,) * len(pins), tuple(pins))
+        takes = tuple([grid.own(hit.start) for grid in self.grids])
+        return Offer(Begin(hit.start, hit.start, hit.start), takes, tuple(pins))
 
     def _begin(self, request: RequestId, namespace: Namespace, hit: Hit) -> Holding:
         """References first, then pages: what is referenced cannot be reclaimed for what is taken."""
@@ -270,9 +270,9 @@ class HybridCache:
             entries = pages_read(hit, component, grid)
             self.pools[component].reference(entries[entries != 0])
             self.rows[component].write(holding.row, holding.kept[component], entries)
-        self.tree.use(hit.path, holding.kept)
-        sources = [hit.partial_page(component) for component in range(len(self.pools))]
-        self._copy_partial(holding, sources)
+        self.tree.use(hit.path, tuple([grid.keep(hit.start) for grid in self.grids]))
+        sources = [page_copied(hit, component, grid) for component, grid in enumerate(self.grids)]
+        self._take_own(holding, sources)
         assert not holding.inexact or hit.partial, (holding, hit)
         self.counters.admit(hit.start, sum(source != 0 for source in sources))
         return holding
@@ -287,25 +287,25 @@ class HybridCache:
             computed=hit.start,
             allocated=hit.start,
             published=self.grids[0].floor(hit.start),
-            kept=tuple([grid.keep(hit.start) for grid in self.grids]),
+            kept=tuple([grid.first_entry(hit.start) for grid in self.grids]),
             inexact=frozenset(c for c in range(len(self.pools)) if partial and not hit.partial_page(c)),
         )
 
-    def _copy_partial(self, holding: Holding, sources: list[int]) -> None:
-        """A page of the request's own for the page that `start` lies in, copied where there is a source."""
-        tokens = holding.start % self.layout.page_size
-        if not tokens:
-            return
+    def _take_own(self, holding: Holding, sources: list[int]) -> None:
+        """Pages of the request's own: for the page that `start` lies in, for a state; copied from `sources`."""
         for component, source in enumerate(sources):
             if source:
                 self.pools[component].reference([source])
-        self._require_room((1,) * len(sources))
-        for component, source in enumerate(sources):
-            self._take(holding.row, component, holding.published, 1)
+        own = tuple([grid.own(holding.start) for grid in self.grids])
+        self._require_room(own)
+        for component, (grid, source) in enumerate(zip(self.grids, sources, strict=True)):
+            if own[component]:
+                entry = grid.shared(holding.published)
+                self._take(holding.row, component, entry, 1)
+                target = int(self.rows[component].table[holding.row, entry])
             if source:
-                target = int(self.rows[component].table[holding.row, holding.published])
-                copy = Pending(holding, PageCopy(component, source, target, tokens))
-                self._journal.assign(self, "pending", (*self.pending, copy))
+                copy = PageCopy(component, source, target, grid.copied(holding.start))
+                self._add_pending(Pending(holding, copy, pin=source))
 
     # ---------------------------------------------------------------- pages of a row
 
@@ -316,10 +316,16 @@ class HybridCache:
 
     def _take(self, row: int, component: int, first: int, count: int) -> None:
         """`count` pages for entries from `first` on, of the tree's unreferenced ones if need be."""
-        pool = self.pools[component]
-        if count > pool.free:
-            self._reclaim(component, count - pool.free)
-        self.rows[component].write(row, first, pool.take(count, owner_of(row)))
+        if not count:
+            return
+        self._free(component, count)
+        self.rows[component].write(row, first, self.pools[component].take(count, owner_of(row)))
+
+    def _free(self, component: int, count: int) -> None:
+        """At least `count` pages are free then."""
+        free = self.pools[component].free
+        if count > free:
+            self._reclaim(component, count - free)
 
     def _reclaim(self, component: int, count: int) -> None:
         assert count > 0, count
@@ -331,14 +337,14 @@ class HybridCache:
 
     def _let_go(self, holding: Holding, component: int, start: int, end: int) -> None:
         """Entries [start, end) end: what is the tree's is unreferenced, what is private goes back."""
-        middle = min(max(start, holding.published), end)
+        middle = min(max(start, self.grids[component].shared(holding.published)), end)
         if start < middle:
             self.pools[component].unreference(self.rows[component].held(holding.row, start, middle))
             self.rows[component].clear(holding.row, start, middle)
         self._return_private(holding, component, middle, end)
 
     def _return_private(self, holding: Holding, component: int, start: int, end: int) -> None:
-        assert start >= holding.published or start >= end, (holding, start, end)
+        assert start >= min(end, self.grids[component].shared(holding.published)), (holding, start, end)
         if start < end:
             self.pools[component].give(
                 self.rows[component].held(holding.row, start, end), owner_of(holding.row)
@@ -357,7 +363,35 @@ class HybridCache:
                 self._return_private(holding, component, page, page + 1)
         self._journal.assign(holding, "inexact", frozenset())
 
+    # ---------------------------------------------------------------- snapshots
+
+    def _make_room_for_snapshots(self, holding: Holding, key: bytes) -> list[int]:
+        """Components that keep a snapshot now: where there is none, somebody may hit it, and a page is free."""
+        if self._is_hidden(holding.namespace):
+            return []
+        wanted = self._snapshots.wanted(holding, key)
+        kept = []
+        for component in wanted:
+            if self.pools[component].room:
+                self._free(component, 1)
+                kept.append(component)
+        return kept
+
+    def _leave_snapshots(self, holding: Holding) -> None:
+        """Snapshots not copied yet: the request's own page takes the place of the copy, as it ends."""
+        for pending in self.pending:
+            if pending.snapshot_of is not None and pending.holding is holding:
+                left = self._snapshots.leave(pending, self.pending)
+                self._journal.assign(self, "pending", left)
+
     # ---------------------------------------------------------------- primitives
+
+    def _add_pending(self, pending: Pending) -> None:
+        self._journal.assign(self, "pending", (*self.pending, pending))
+
+    def _is_hidden(self, namespace: Namespace) -> bool:
+        """Whether no request to come can hit what lies there."""
+        return namespace.private is not None or namespace.epoch != self.epoch
 
     def _seat(self, row: int, holding: Holding | None) -> None:
         assert (self.holdings[row] is None) != (holding is None), (row, holding, self.holdings[row])
@@ -367,13 +401,14 @@ class HybridCache:
         """One source at a time: two admissions may copy from the same page."""
         for pending in ended:
             assert pending in self.pending, (pending, self.pending)
-            self.pools[pending.copy.component].unreference([pending.copy.source])
+            if pending.pin:
+                self.pools[pending.copy.component].unreference([pending.pin])
         self._journal.assign(self, "pending", tuple(p for p in self.pending if p not in ended))
 
     def _purge_if_hidden(self, namespace: Namespace) -> None:
         """Nothing will hit a retired or private root again: what nobody reads there goes at once."""
         root = self.tree.roots.get(namespace)
-        if root is not None and (namespace.private is not None or namespace.epoch != self.epoch):
+        if root is not None and self._is_hidden(namespace):
             purge(self.tree, root)
 
     def _require_live(self, holding: Holding) -> None:

@@ -5,7 +5,6 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from transom.kv.components import first_needed
 from transom.kv.pool import FREE, TREE, owner_of
 from transom.kv.tree import Node, Root, residency
 
@@ -71,6 +70,11 @@ def _named(cache: "HybridCache", component: int, holding: "Holding", start: int,
     return [int(page) for page in cache.rows[component].table[holding.row, start:end] if page]
 
 
+def _shared(cache: "HybridCache", component: int, holding: "Holding") -> int:
+    """Entries of the row that may name pages of the tree: none of a component kept as snapshots."""
+    return holding.published if cache.grids[component].by_reference else 0
+
+
 def _check_owners(cache: "HybridCache", component: int, places: dict[int, Place]) -> None:
     """1: every page has exactly one owner; page 0 has none."""
     pool = cache.pools[component]
@@ -80,7 +84,9 @@ def _check_owners(cache: "HybridCache", component: int, places: dict[int, Place]
         (page, owner_of(holding.row))
         for holding in cache.holdings
         if holding is not None
-        for page in _named(cache, component, holding, holding.published, cache.layout.context)
+        for page in _named(
+            cache, component, holding, _shared(cache, component, holding), cache.layout.context
+        )
     ]
     for page, owner in [(page, FREE) for page in free] + private:
         assert page not in owners, (pool.name, page, "owned by", owners[page], "and", owner)
@@ -98,8 +104,8 @@ def _check_references(cache: "HybridCache", component: int, places: dict[int, Pl
     readers: Counter[int] = Counter()
     for holding in cache.holdings:
         if holding is not None:
-            readers.update(_named(cache, component, holding, 0, holding.published))
-    readers.update(p.copy.source for p in cache.pending if p.copy.component == component)
+            readers.update(_named(cache, component, holding, 0, _shared(cache, component, holding)))
+    readers.update(p.pin for p in cache.pending if p.copy.component == component and p.pin)
     assert set(readers) <= set(places), (pool.name, "read but not the tree's", set(readers) - set(places))
     noted = pool.references(np.arange(pool.capacity + 1)).tolist()
     assert noted == [readers[page] for page in range(pool.capacity + 1)], (pool.name, noted, readers)
@@ -187,17 +193,17 @@ def _check_holding(cache: "HybridCache", holding: "Holding") -> None:
     assert holding.published * page_size <= holding.computed, holding
     for component, grid in enumerate(cache.grids):
         entries = cache.rows[component].table[holding.row]
-        last = -(-holding.allocated // page_size)
-        needed = first_needed(grid.component, holding.computed) // page_size
+        last = grid.entries(holding.allocated)
+        needed = grid.first_read(holding.computed)
         kept = holding.kept[component]
-        assert kept <= grid.keep(holding.computed), (holding, component)
+        assert kept <= grid.first_entry(holding.computed), (holding, component)
         assert entries[max(kept, needed) : last].all(), (holding, component, entries)
         assert not entries[:kept].any() and not entries[last:].any(), (holding, component, entries)
 
 
 def _check_path(cache: "HybridCache", holding: "Holding", component: int, places: dict[int, Place]) -> None:
     """Pages a row reads from the tree lie at their own positions, under its namespace, on one path."""
-    entries = cache.rows[component].table[holding.row, : holding.published]
+    entries = cache.rows[component].table[holding.row, : _shared(cache, component, holding)]
     nodes = []
     for index, page in enumerate(entries.tolist()):
         if page:

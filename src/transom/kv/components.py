@@ -1,16 +1,27 @@
-"""What `needed(end)` of a component means in pages. Everything a kind decides is derived here, once."""
+"""What `needed(end)` of a component means in pages. Everything a kind decides is derived here, once.
+
+Two shapes of need, two rules with the same questions:
+
+Grid          From(start): pages of a range of positions, which rows read from the tree by reference
+SnapshotGrid  Snapshot(at): one page, the state after `at` tokens, copied to and from the request's own
+"""
 
 from dataclasses import dataclass
+from functools import lru_cache
+from typing import ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
 
 from transom.errors import ConfigError
-from transom.values import ComponentSpec, From
+from transom.values import ComponentSpec, From, Snapshot
 
 
 def first_needed(component: ComponentSpec, end: int) -> int:
     """The first position that must be resident to compute the token at `end`; `end` itself if none."""
     need = component.needed(end)
     if not isinstance(need, From):
-        raise ConfigError(f"{component.name}: components kept as snapshots are not supported")
+        raise ConfigError(f"{component.name}: kept as snapshots, it has no range of positions")
     assert 0 <= need.start <= end, (component, end, need)
     return need.start
 
@@ -20,7 +31,12 @@ def is_rooted(component: ComponentSpec, context: int) -> bool:
 
     Full attention is; so is a window as long as the context.
     """
-    return first_needed(component, context) == 0
+    return is_ranged(component) and first_needed(component, context) == 0
+
+
+def is_ranged(component: ComponentSpec) -> bool:
+    """Whether it needs positions, not a snapshot."""
+    return isinstance(component.needed(0), From)
 
 
 def reads_before(component: ComponentSpec, context: int) -> bool:
@@ -36,6 +52,11 @@ class Grid:
     page_size: int
     rooted: bool = False
     reads_before: bool = False
+
+    by_reference: ClassVar[bool] = True
+    """Rows name the tree's pages."""
+
+    # ------------------------------------------------------------ in pages of the tree
 
     def floor(self, tokens: int) -> int:
         """Whole pages in `tokens` tokens."""
@@ -63,3 +84,141 @@ class Grid:
         assert end >= 0, end
         boundary = end - end % self.page_size
         return first_needed(self.component, boundary) // self.page_size
+
+    def ends_within(self, end: int, is_resident: bool) -> bool:
+        """Whether a hit may end at `end`, inside a page that is resident or not.
+
+        Without the page's first tokens only if nobody comes to need them: neither at `end` nor at the page's.
+        """
+        page = end // self.page_size
+        return is_resident or (self.needed(end) > page and self.keep((page + 1) * self.page_size) > page)
+
+    def snapshot_page(self, start: int) -> int | None:
+        """The page of the path that a hit at `start` copies its state from: none here."""
+        return None
+
+    # ------------------------------------------------------------ in entries of a row
+
+    def entries(self, tokens: int) -> int:
+        """Entries of a row that `tokens` tokens touch."""
+        return -(-tokens // self.page_size)
+
+    def shared(self, pages: int) -> int:
+        """Entries, of a row whose first `pages` pages are published, that may name pages of the tree."""
+        return pages
+
+    def first_entry(self, end: int) -> int:
+        """The first entry kept once `end` tokens are computed."""
+        return self.keep(end)
+
+    def first_read(self, end: int) -> int:
+        """The first entry that computing the token at `end` reads."""
+        return first_needed(self.component, end) // self.page_size
+
+    def own(self, start: int) -> int:
+        """Pages that admission at `start` takes: one if `start` lies within a page."""
+        return int(start % self.page_size != 0)
+
+    def copied(self, start: int) -> int:
+        """Slots of that page to be copied."""
+        return start % self.page_size
+
+    def held(self, pages: int) -> int:
+        """The most pages held on the way to `pages`, by a request that grows page by page."""
+        return int(_held(self.component, self.page_size, 1 << max(0, pages - 1).bit_length())[pages])
+
+    def cut(self, start: int, end: int) -> int:
+        """Where a span from `start` must stop, at most `end`."""
+        return end
+
+    def keeps(self, end: int) -> bool:
+        """Whether a snapshot is kept after `end` tokens."""
+        return False
+
+
+@dataclass(frozen=True, slots=True)
+class SnapshotGrid:
+    """One component kept as snapshots at page boundaries. A row has one entry: the request's own state.
+
+    The tree has the state after page i at place i, a hole where there is none.
+    """
+
+    component: ComponentSpec
+    page_size: int
+
+    rooted: ClassVar[bool] = False
+    reads_before: ClassVar[bool] = True
+    by_reference: ClassVar[bool] = False
+
+    def floor(self, tokens: int) -> int:
+        return tokens // self.page_size
+
+    def ceil(self, tokens: int) -> int:
+        return -(-tokens // self.page_size)
+
+    def needed(self, end: int) -> int:
+        """The place of the state after `end`; past the whole pages where it could not be kept."""
+        need = self.component.needed(end)
+        assert isinstance(need, Snapshot) and need.at == end, (need, end)
+        return max(0, end // self.page_size - 1) if end % self.page_size == 0 else end // self.page_size
+
+    def keep(self, end: int) -> int:
+        """The place of the last boundary's state: what a retracted request comes back to."""
+        return max(0, end // self.page_size - 1)
+
+    def ends_within(self, end: int, is_resident: bool) -> bool:
+        """Never: snapshots are those of page boundaries."""
+        return False
+
+    def snapshot_page(self, start: int) -> int | None:
+        assert start % self.page_size == 0, (start, self.page_size)
+        return start // self.page_size - 1 if start else None
+
+    def entries(self, tokens: int) -> int:
+        return 1
+
+    def shared(self, pages: int) -> int:
+        return 0
+
+    def first_entry(self, end: int) -> int:
+        return 0
+
+    def first_read(self, end: int) -> int:
+        return 0
+
+    def own(self, start: int) -> int:
+        return 1
+
+    def copied(self, start: int) -> int:
+        return 1
+
+    def held(self, pages: int) -> int:
+        return 1
+
+    def cut(self, start: int, end: int) -> int:
+        """The first place after `start` where a snapshot can be kept, if it comes before `end`."""
+        assert start <= end, (start, end)
+        boundaries = (cut for cut in self.component.cuts(start, end) if cut % self.page_size == 0)
+        return next(boundaries, end)
+
+    def keeps(self, end: int) -> bool:
+        return end > 0 and end % self.page_size == 0 and end in self.component.cuts(end - 1, end)
+
+
+PageRule = Grid | SnapshotGrid
+
+
+def page_rule(component: ComponentSpec, page_size: int, context: int) -> PageRule:
+    """What `needed` means for requests of up to `context` tokens."""
+    if not is_ranged(component):
+        return SnapshotGrid(component, page_size)
+    return Grid(component, page_size, is_rooted(component, context), reads_before(component, context))
+
+
+@lru_cache(maxsize=64)
+def _held(component: ComponentSpec, page_size: int, pages: int) -> NDArray[np.int64]:
+    """Per number of pages up to `pages`: the most held on the way there. A page comes, then others go."""
+    kept = [first_needed(component, page * page_size) // page_size for page in range(pages)]
+    held = np.zeros(pages + 1, dtype=np.int64)
+    held[1:] = np.maximum.accumulate(np.arange(1, pages + 1) - np.array(kept, dtype=np.int64))
+    return held

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, field
 
-from transom.values import RequestId
+from transom.values import PageCopy, RequestId
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,3 +72,24 @@ class Holding:
     published: int
     kept: tuple[int, ...]
     inexact: frozenset[int] = field(default=frozenset())
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Pending:
+    """A copy that has not run yet.
+
+    holding     whose it is: the reader of a hit, or the giver of a snapshot
+    pin         the page of the tree that is referenced once for it, source or target; 0 if none is the tree's
+    snapshot_of tokens of the path that the target's snapshot is of, None if the copy is not of that kind
+    reads       another holding whose own pages it reads, if any
+    """
+
+    holding: Holding
+    copy: PageCopy
+    pin: int
+    snapshot_of: bytes | None = None
+    reads: Holding | None = None
+
+    def concerns(self, holding: Holding) -> bool:
+        """Whether `holding` may not compute before it has run."""
+        return self.holding is holding or self.reads is holding

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from transom.errors import ConfigError
-from transom.kv.components import Grid, first_needed, is_rooted, reads_before
+from transom.kv.components import PageRule, is_rooted, page_rule
 from transom.values import ComponentSpec
 
 
@@ -23,9 +23,11 @@ class PrefixCaching(Enum):
 class CacheLayout:
     """Pools and rows of one cache.
 
-    pages   usable pages per component, ids 1..n
-    rows    holdings at once
-    context most tokens of one row
+    pages      usable pages per component, ids 1..n; with a budget, page numbers only: they cost when touched
+    rows       holdings at once
+    context    most tokens of one row
+    budget     bytes that all pools share; None: the pools are cut once and for all
+    page_bytes bytes of a page per component, with a budget
     """
 
     components: tuple[ComponentSpec, ...]
@@ -34,18 +36,20 @@ class CacheLayout:
     rows: int
     context: int
     prefix_caching: PrefixCaching = PrefixCaching.ON
+    budget: int | None = None
+    page_bytes: tuple[int, ...] = ()
 
-    def grids(self) -> tuple[Grid, ...]:
+    def grids(self) -> tuple[PageRule, ...]:
         """One per component: what `needed` means in pages."""
-        return tuple(
-            Grid(
-                component,
-                self.page_size,
-                is_rooted(component, self.context),
-                reads_before(component, self.context),
-            )
-            for component in self.components
-        )
+        return tuple(page_rule(component, self.page_size, self.context) for component in self.components)
+
+
+def address_space(budget: int, page_bytes: tuple[int, ...]) -> tuple[int, ...]:
+    """Pages per component when all share `budget` bytes: each alone could have it all."""
+    return tuple(budget // size for size in page_bytes)
+
+
+# ---------------------------------------------------------------- what one request needs
 
 
 def pages_alone(component: ComponentSpec, page_size: int, tokens: int, chunk: int) -> int:
@@ -53,47 +57,80 @@ def pages_alone(component: ComponentSpec, page_size: int, tokens: int, chunk: in
 
     Before a step it holds [keep(computed), end), end = min(computed + chunk, tokens). Grows with both.
     """
-    assert tokens >= 1 and chunk >= 1, (tokens, chunk)
-    return _most(_kept_from(component, page_size, tokens), page_size, tokens, chunk)
+    return int(_Life(component, page_size, tokens).held(tokens, chunk).max())
+
+
+def bytes_alone(layout: CacheLayout, tokens: int, chunk: int) -> int:
+    """The most bytes that one request ever holds in all pools of a budget together."""
+    lives = [_Life(component, layout.page_size, tokens) for component in layout.components]
+    return _most_bytes(layout, lives, tokens, chunk)
 
 
 @lru_cache(maxsize=256)
 def longest_alone(layout: CacheLayout, chunk: int) -> int:
     """The longest request, in tokens and at most `context`, that fits with the whole cache to itself."""
-    kept = [_kept_from(component, layout.page_size, layout.context) for component in layout.components]
-
-    def fits(tokens: int) -> bool:
-        held = (_most(pages, layout.page_size, tokens, chunk) for pages in kept)
-        return all(most <= pages for most, pages in zip(held, layout.pages, strict=True))
-
+    lives = [_Life(component, layout.page_size, layout.context) for component in layout.components]
     low, high = 0, layout.context
     while low < high:
         middle = (low + high + 1) // 2
-        low, high = (middle, high) if fits(middle) else (low, middle - 1)
+        low, high = (middle, high) if _fits(layout, lives, middle, chunk) else (low, middle - 1)
     return low
 
 
-def _kept_from(component: ComponentSpec, page_size: int, tokens: int) -> NDArray[np.int64]:
-    """Per page: the first page still kept while `computed` lies in it."""
-    grid = Grid(component, page_size)
-    return np.array([grid.keep(start) for start in range(0, tokens, page_size)], dtype=np.int64)
+class _Life:
+    """Pages of one component over a request's life of up to `tokens` tokens."""
+
+    __slots__ = ("_kept", "_page_size")
+
+    def __init__(self, component: ComponentSpec, page_size: int, tokens: int) -> None:
+        assert tokens >= 1, tokens
+        rule = page_rule(component, page_size, 0)
+        starts = range(0, tokens, page_size)
+        self._page_size = page_size
+        self._kept = np.array([rule.first_entry(start) for start in starts]) if rule.by_reference else None
+        """Per page: the first page still kept while `computed` lies in it."""
+
+    def held(self, tokens: int, chunk: int) -> NDArray[np.int64]:
+        """Per page that `computed` may lie in, the most pages held. A snapshot is one page all the time.
+
+        Of the positions in one page the last is the worst: it reaches furthest and keeps the same.
+        """
+        assert tokens >= 1 and chunk >= 1, (tokens, chunk)
+        pages = -(-tokens // self._page_size)
+        if self._kept is None:
+            return np.ones(pages, dtype=np.int64)
+        computed = np.minimum(np.arange(pages) * self._page_size + self._page_size - 1, tokens - 1)
+        end: NDArray[np.int64] = -(-np.minimum(computed + chunk, tokens) // self._page_size)
+        held: NDArray[np.int64] = end - self._kept[:pages]
+        return held
 
 
-def _most(kept_from: NDArray[np.int64], page_size: int, tokens: int, chunk: int) -> int:
-    """Of the positions in one page the last is the worst: it reaches furthest and keeps the same."""
-    pages = -(-tokens // page_size)
-    computed = np.minimum(np.arange(pages) * page_size + page_size - 1, tokens - 1)
-    end = -(-np.minimum(computed + chunk, tokens) // page_size)
-    return int((end - kept_from[:pages]).max())
+def _fits(layout: CacheLayout, lives: list[_Life], tokens: int, chunk: int) -> bool:
+    if layout.budget is not None:
+        return _most_bytes(layout, lives, tokens, chunk) <= layout.budget
+    held = (int(life.held(tokens, chunk).max()) for life in lives)
+    return all(most <= pages for most, pages in zip(held, layout.pages, strict=True))
+
+
+def _most_bytes(layout: CacheLayout, lives: list[_Life], tokens: int, chunk: int) -> int:
+    """At one time: the peaks of two components need not coincide."""
+    sizes = zip(lives, layout.page_bytes, strict=True)
+    return int(np.sum([life.held(tokens, chunk) * size for life, size in sizes], axis=0).max())
+
+
+# ---------------------------------------------------------------- what a cache needs
 
 
 def require_workable(layout: CacheLayout) -> None:
     """Raise ConfigError, naming the minimum, unless a request can run token by token.
 
     A pool that keeps everything bounds the length of a request. One that slides must not: it needs room for
-    what any request keeps that the others let grow that long.
+    what any request keeps that the others let grow that long. A budget bounds the length as a whole.
     """
     _require_sane(layout)
+    if layout.budget is not None:
+        _require_budget(layout, layout.budget)
+        return
     longest = layout.context
     for component, pages in zip(layout.components, layout.pages, strict=True):
         if is_rooted(component, layout.context):
@@ -107,11 +144,20 @@ def require_workable(layout: CacheLayout) -> None:
             )
 
 
+def _require_budget(layout: CacheLayout, budget: int) -> None:
+    least = bytes_alone(layout, min(2, layout.context), 1)
+    if budget < least:
+        raise ConfigError(
+            f"a KV budget of {budget} bytes cannot hold one request; at least {least} are needed"
+        )
+
+
 def _require_sane(layout: CacheLayout) -> None:
     if not layout.components or len(layout.components) != len(layout.pages):
         raise ConfigError(f"{len(layout.components)} components, {len(layout.pages)} page counts")
     for name, value in (("page_size", layout.page_size), ("rows", layout.rows), ("context", layout.context)):
         if value < 1:
             raise ConfigError(f"{name} is {value}; at least 1 is needed")
-    for component in layout.components:
-        first_needed(component, layout.context)
+    if layout.budget is not None and len(layout.page_bytes) != len(layout.components):
+        raise ConfigError(f"{len(layout.components)} components, {len(layout.page_bytes)} page sizes")
+    assert layout.budget is None or layout.pages == address_space(layout.budget, layout.page_bytes), layout

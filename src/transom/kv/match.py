@@ -4,7 +4,7 @@ from bisect import bisect_left
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from transom.kv.components import Grid
+from transom.kv.components import PageRule
 from transom.kv.holding import Namespace
 from transom.kv.pool import Pages
 from transom.kv.tree import Node, Path, PrefixTree, shared_tokens
@@ -27,7 +27,7 @@ class Hit:
         return int(self.partial[0].pages[component][self.partial[1]]) if self.partial else 0
 
 
-def best_hit(tree: PrefixTree, grids: tuple[Grid, ...], namespace: Namespace, key: bytes) -> Hit:
+def best_hit(tree: PrefixTree, grids: tuple[PageRule, ...], namespace: Namespace, key: bytes) -> Hit:
     """The longest hit for all of `key`, which may end within a page."""
     path = tree.walk(namespace, key)
     rule = _Rule(path, grids)
@@ -76,7 +76,7 @@ class _Rule:
 
     __slots__ = ("_page_size", "_path", "_sparse")
 
-    def __init__(self, path: Path, grids: tuple[Grid, ...]) -> None:
+    def __init__(self, path: Path, grids: tuple[PageRule, ...]) -> None:
         self._path = path
         self._page_size = grids[0].page_size
         self._sparse = [(c, grid, path.residency(c)) for c, grid in enumerate(grids) if not grid.rooted]
@@ -96,21 +96,51 @@ class _Rule:
     def within(self, page: int, tail: bytes) -> Hit | None:
         """The longest hit inside the page after `page` pages of the path, whose tokens go on with `tail`."""
         assert page <= self._path.pages, (page, self._path.pages)
+        found, start = None, page * self._page_size
         for node, index, tokens in candidates(self._path, page, tail):
-            end = page * self._page_size + tokens
-            if self.hole(end, page) is not None:
-                return None  # a shorter part of the page needs at least the same whole pages
-            if self._reads(node, index, end, page):
-                return Hit(self._path, end, (node, index))
-        return None
+            if found is not None and found.start >= start + tokens:
+                break
+            if self.hole(start + tokens, page) is not None:
+                break  # a shorter part of the page needs at least the same whole pages
+            end = self._longest_end(node, index, start, tokens)
+            if end > max(start, found.start if found else 0):
+                found = Hit(self._path, end, (node, index))
+        return found
 
-    def _reads(self, node: Node, index: int, end: int, page: int) -> bool:
-        """Whether page `page`, as `node` has it, allows a hit at `end` within it."""
+    def _longest_end(self, node: Node, index: int, start: int, tokens: int) -> int:
+        """The last end in (start, start + tokens] that the page at `index` allows; `start` if there is none."""
+        end = start + tokens
+        if self._reads(node, index, end):
+            return end
+        if all(grid.reads_before for _, grid, _ in self._sparse):
+            return start  # each end reads what comes before it in the page
+        ends = range(end - 1, start, -1)
+        return next(
+            (
+                e
+                for e in ends
+                if self.hole(e, start // self._page_size) is None and self._reads(node, index, e)
+            ),
+            start,
+        )
+
+    def _reads(self, node: Node, index: int, end: int) -> bool:
+        """Whether page `index` of `node` allows a hit at `end` within it."""
         return all(
-            node.resident[component][index] or grid.needed(end) > page for component, grid, _ in self._sparse
+            grid.ends_within(end, bool(node.resident[component][index]))
+            for component, grid, _ in self._sparse
         )
 
 
-def pages_read(hit: Hit, component: int, grid: Grid) -> Pages:
+def pages_read(hit: Hit, component: int, grid: PageRule) -> Pages:
     """Entries a row takes over, [keep(start), whole pages of start). Holes only before what `start` needs."""
-    return hit.path.read(component, grid.keep(hit.start), grid.floor(hit.start))
+    whole = grid.shared(grid.floor(hit.start))
+    return hit.path.read(component, min(grid.keep(hit.start), whole), whole)
+
+
+def page_copied(hit: Hit, component: int, grid: PageRule) -> int:
+    """The page of the tree that the row gets a copy of, 0 if none: the partial one, or a snapshot."""
+    place = grid.snapshot_page(hit.start)
+    return (
+        hit.partial_page(component) if place is None else int(hit.path.read(component, place, place + 1)[0])
+    )

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from transom.kv.components import PageRule
 from transom.kv.holding import Holding
 from transom.kv.pool import Pages, owner_of
 from transom.kv.rows import RowTable
@@ -22,19 +23,22 @@ class Publisher:
 
     tree: PrefixTree
     rows: tuple[RowTable, ...]
+    grids: tuple[PageRule, ...]
     counters: Counters
     holding: Holding
 
-    def run(self, key: bytes, whole: int) -> None:
-        """`key` is the first `whole` pages of tokens. All of them become the tree's; never needs a page."""
+    def run(self, key: bytes, whole: int) -> Path:
+        """`key` is the first `whole` pages of tokens. All of them become the tree's; never needs a page.
+
+        Returns their path. Its end may have no page yet: let `trim` follow.
+        """
         assert len(key) == whole * self.tree.page_bytes, (len(key), whole)
         path = self.tree.walk(self.holding.namespace, key)
         for node, start in zip(path.nodes, path.starts, strict=True):
             self._merge(node, start, min(start + node.size, path.pages))
         if path.pages < whole:
             self._append(path, key, whole)
-        self.tree.use(path, self.holding.kept)
-        self.tree.trim(path.end)
+        return path
 
     def _append(self, path: Path, key: bytes, whole: int) -> None:
         """The rest of the key, which the tree has nothing of."""
@@ -44,11 +48,15 @@ class Publisher:
             path.cut_last(self.tree.split(path.end, path.within))
         pages = tuple(self._adopted(component, path.pages, whole) for component in range(len(self.rows)))
         node = self.tree.grow(path.end, key[path.pages * self.tree.page_bytes :], pages)
-        if node is not path.end:
+        if node is path.end:
+            path.lengthen(whole - path.pages)
+        else:
             path.follow(node, node.size)
 
     def _adopted(self, component: int, start: int, end: int) -> Pages:
-        """The row's pages [start, end), now the tree's; 0 where the row has slid."""
+        """The row's pages [start, end), now the tree's; 0 where the row has slid, or has none to share."""
+        if not self.grids[component].by_reference:
+            return np.zeros(end - start, dtype=np.int64)
         pages = self.rows[component].read(self.holding.row, start, end)
         assert not pages[: max(0, self.holding.published - start)].any(), (self.holding, component, pages)
         self._adopt(component, pages[pages != 0])
@@ -59,7 +67,9 @@ class Publisher:
         first = max(start, self.holding.published)
         if first >= end:
             return
-        for component in range(len(self.rows)):
+        for component, grid in enumerate(self.grids):
+            if not grid.by_reference:
+                continue
             ours = self.rows[component].read(self.holding.row, first, end)
             theirs = node.pages[component][first - start : end - start]
             fresh = np.flatnonzero((ours != 0) & (theirs == 0))

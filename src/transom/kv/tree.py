@@ -3,10 +3,11 @@
 from bisect import bisect_left, bisect_right, insort
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from transom.kv.holding import Namespace
 from transom.kv.journal import Journal
-from transom.kv.pool import PagePool, Pages
+from transom.kv.pool import PagePool, Pages, as_pages
 from transom.kv.recency import LeastRecentlyUsed, Link, Order
 
 TOKEN_BYTES = 4
@@ -74,6 +75,11 @@ class Path:
         self.starts.append(self.pages)
         self.pages += shared
         self.end = node
+
+    def lengthen(self, pages: int) -> None:
+        """The last node grew in place, by pages that are shared too."""
+        self.pages += pages
+        assert self.within == self.end.size, (self.within, self.end)
 
     def cut_last(self, upper: Node) -> None:
         """The last node was split where the sharing ends; `upper` is what was shared."""
@@ -234,18 +240,20 @@ class PrefixTree:
         upper.order.append(node.key[: self.page_bytes])
         return upper
 
-    def fill(self, node: Node, component: int, index: Pages, pages: Pages) -> None:
+    def fill(self, node: Node, component: int, index: ArrayLike, pages: ArrayLike) -> None:
         """Holes `index` of `node` get `pages`. Whatever is resident stays."""
         entries = node.pages[component].copy()
-        assert not entries[index].any() and pages.all(), (entries[index], pages)
+        index = as_pages(index)
+        assert not entries[index].any() and np.all(pages), (entries[index], pages)
         entries[index] = pages
         self._replace(node, component, entries)
 
     # ---------------------------------------------------------------- shrinking
 
-    def vacate(self, node: Node, component: int, index: Pages) -> None:
+    def vacate(self, node: Node, component: int, index: ArrayLike) -> None:
         """Pages `index` of `node` go back to the pool and leave holes. Let `trim` follow."""
         entries = node.pages[component].copy()
+        index = as_pages(index)
         assert len(index) and entries[index].all(), (node, component, index)
         self.pools[component].release(entries[index])
         entries[index] = 0

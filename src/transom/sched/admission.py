@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field
 
 from transom.kv.cache import Namespace, Offer
-from transom.kv.components import Grid
+from transom.kv.components import PageRule
 from transom.sched.draft import Draft
 from transom.sched.intents import Admit
 from transom.sched.needs import PESSIMISM, added, expected_end, pages_at, still_to_take
@@ -44,7 +44,7 @@ class _Desk:
     rows: int
     room: Pages
     """Room when the step began: what lives are compared with."""
-    grids: tuple[Grid, ...]
+    grids: tuple[PageRule, ...]
     publishers: list[Publisher] = field(init=False)
     promised: Pages = field(init=False)
     """Needs over life of those admitted in this plan."""
@@ -125,9 +125,10 @@ class _Desk:
         return added(growth, added(offer.takes, offer.pins))
 
     def _span(self, progress: Progress, offer: Offer, urgent: bool) -> Span | None:
-        page = self.draft.situation.cache.layout.page_size
+        cache = self.draft.situation.cache
+        page = cache.layout.page_size
         start, known = offer.begin.start, progress.length
-        end = chunk_end(start, known, self.draft.budget, page)
+        end = cache.stop(start, chunk_end(start, known, self.draft.budget, page))
         end = fit_end(start, end, page, lambda end: self.draft.lacks(self._need(offer, end)))
         if end == start or (self.draft.chunks and not urgent and is_cut(end, known, page)):
             return None

@@ -9,7 +9,7 @@ retracted is bounded by a logarithm of `max_tokens`.
 
 from collections.abc import Iterable
 
-from transom.kv.components import Grid
+from transom.kv.components import PageRule
 from transom.kv.holding import Holding
 from transom.sched.spans import Pages
 
@@ -30,16 +30,15 @@ def expected_end(length: int, outputs: int, kv_limit: int, outputs_expected: int
     return min(kv_limit, length + max(1, outputs_expected - outputs))
 
 
-def pages_at(grid: Grid, end: int) -> int:
+def pages_at(grid: PageRule, end: int) -> int:
     """Pages held of a component, at most, on the way to `end` by a request that grows page by page.
 
     It takes a new page while it keeps what the boundary before that page needs.
     """
-    last = grid.ceil(end)
-    return last - grid.keep(max(0, last - 1) * grid.page_size)
+    return grid.held(grid.ceil(end))
 
 
-def still_to_take(grids: Iterable[Grid], holding: Holding, end: int) -> Pages:
+def still_to_take(grids: Iterable[PageRule], holding: Holding, end: int) -> Pages:
     """Pages per component that a running request will hold at `end` beyond those it holds now.
 
     Never more than it grows by, and less where it slides: what falls out of a window pays for what comes.
@@ -48,8 +47,8 @@ def still_to_take(grids: Iterable[Grid], holding: Holding, end: int) -> Pages:
         max(
             0,
             min(
-                grid.ceil(end) - grid.ceil(holding.allocated),
-                pages_at(grid, end) - (grid.ceil(holding.allocated) - kept),
+                grid.entries(end) - grid.entries(holding.allocated),
+                pages_at(grid, end) - (grid.entries(holding.allocated) - kept),
             ),
         )
         for grid, kept in zip(grids, holding.kept, strict=True)

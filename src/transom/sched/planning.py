@@ -80,9 +80,10 @@ def _plan_chunks(draft: Draft, prefills: Sequence[Running]) -> None:
 
 
 def _plan_chunk(draft: Draft, running: Running) -> None:
-    page = draft.situation.cache.layout.page_size
+    cache = draft.situation.cache
+    page = cache.layout.page_size
     start, known = running.holding.computed, running.progress.length
-    end = chunk_end(start, known, draft.budget, page)
+    end = cache.stop(start, chunk_end(start, known, draft.budget, page))
     end = fit_end(start, end, page, lambda end: draft.lacks(draft.growth(running, end)))
     if end == start:
         draft.parked += 1

@@ -1,0 +1,81 @@
+"""Snapshots of states: kept at cuts as pages of the tree, copied from and to the requests' own pages.
+
+A state changes with every token, so it is never shared. Publishing at a cut takes a page for the tree and
+notes a copy, which runs before the request computes on; a request that ends before gives its own page instead.
+"""
+
+from dataclasses import dataclass, replace
+
+from transom.kv.components import PageRule
+from transom.kv.holding import Holding, Pending
+from transom.kv.pool import owner_of
+from transom.kv.rows import RowTable
+from transom.kv.tree import Node, Path, PrefixTree
+from transom.values import PageCopy
+
+
+@dataclass(frozen=True, slots=True)
+class SnapshotKeeper:
+    """Where snapshots come from and go to."""
+
+    tree: PrefixTree
+    rows: tuple[RowTable, ...]
+    grids: tuple[PageRule, ...]
+
+    def wanted(self, holding: Holding, key: bytes) -> list[int]:
+        """Components that keep a snapshot after exactly `key`, and have none there."""
+        cuts = [
+            component
+            for component, grid in enumerate(self.grids)
+            if grid.keeps(holding.computed)
+            and len(key) == grid.floor(holding.computed) * self.tree.page_bytes
+        ]
+        if not cuts:
+            return cuts
+        path = self.tree.walk(holding.namespace, key)
+        whole = path.pages * self.tree.page_bytes == len(key)
+        return [c for c in cuts if not whole or not path.residency(c)[-1]]
+
+    def keep(self, holding: Holding, path: Path, component: int, key: bytes) -> Pending:
+        """A page at the end of `path`, into which the request's state is to be copied. One must be free."""
+        node, index = _place(path)
+        pool, row = self.tree.pools[component], holding.row
+        page = pool.take(1, owner_of(row))
+        pool.adopt(page, owner_of(row))
+        self.tree.fill(node, component, [index], page)
+        copy = PageCopy(component, int(self.rows[component].table[row, 0]), int(page[0]), 1)
+        return Pending(holding, copy, pin=copy.target, snapshot_of=key)
+
+    def leave(self, pending: Pending, all_pending: tuple[Pending, ...]) -> tuple[Pending, ...]:
+        """The request of `pending` ends: its own page becomes the snapshot, the copy's target goes back.
+
+        Whoever was to copy from the target copies from that page. Returns what is pending then.
+        """
+        component, row, copy = pending.copy.component, pending.holding.row, pending.copy
+        assert pending.snapshot_of is not None and self.rows[component].table[row, 0] == copy.source, pending
+        pool = self.tree.pools[component]
+        path = self.tree.walk(pending.holding.namespace, pending.snapshot_of)
+        node, index = _place(path)
+        assert node.pages[component][index] == copy.target, (node, index, copy)
+        left = [p for p in all_pending if p is not pending]
+        moved = [p for p in left if p.copy.component == component and p.pin == copy.target]
+        for _ in (pending, *moved):
+            pool.unreference([copy.target])
+        self.tree.vacate(node, component, [index])
+        self.rows[component].clear(row, 0, 1)
+        pool.adopt([copy.source], owner_of(row))
+        pool.unreference([copy.source])
+        for _ in moved:
+            pool.reference([copy.source])
+        self.tree.fill(node, component, [index], [copy.source])
+        return tuple(_reading(p, copy.source) if p in moved else p for p in left)
+
+
+def _place(path: Path) -> tuple[Node, int]:
+    """Where the last page of the path lies."""
+    assert path.pages > 0, path
+    return path.end, path.within - 1
+
+
+def _reading(pending: Pending, source: int) -> Pending:
+    return replace(pending, copy=replace(pending.copy, source=source), pin=source)

@@ -1,0 +1,94 @@
+"""Components kept as snapshots: copied on read, kept at cuts, never in anybody's way."""
+
+from tests.kv.world import World
+
+from transom.values import Chunked, Full, State
+
+
+def up_to(end: int, *more: int) -> list[int]:
+    return [*range(1, end + 1), *more]
+
+
+def states(pages: int = 8, every: int = 4, page_size: int = 2) -> World:
+    return World((Full(), State(every)), (64, pages), page_size)
+
+
+def test_a_hit_begins_at_a_snapshot_and_copies_it() -> None:
+    world = states()
+    world.serve(up_to(11))
+    job = world.admit(up_to(11, 50))
+    assert job.holding.start == 8
+    (copy,) = world.cache.pending_copies()
+    assert (copy.component, copy.tokens) == (1, 1)
+    assert world.cache.rows[1].table[job.holding.row, 0] == copy.target
+    world.finish(job)
+
+
+def test_spans_stop_where_a_snapshot_can_be_kept() -> None:
+    world = World((Full(), State(6)), (64, 8), 4)
+    assert [world.cache.stop(0, 5), world.cache.stop(0, 40), world.cache.stop(12, 40)] == [5, 12, 24]
+
+
+def test_a_request_that_ends_at_a_cut_leaves_its_own_page_instead_of_a_copy() -> None:
+    world = states()
+    job = world.admit(up_to(9))
+    world.compute(job, 8)
+    own = int(world.cache.rows[1].table[job.holding.row, 0])
+    world.settle(job)
+    assert len(world.cache.pending_copies()) == 1
+    world.drop(job)
+    assert world.cache.pending_copies() == ()
+    world.audit()
+    assert world.cache.pools[1].owners()[own] == -1 and world.cache.pools[1].tree == 1
+
+
+def test_who_was_to_copy_from_a_copy_not_run_yet_copies_from_the_page_left() -> None:
+    world = states()
+    giver = world.admit(up_to(9))
+    world.compute(giver, 8)
+    world.settle(giver)
+    reader = world.admit(up_to(8, 60, 61))
+    assert reader.holding.start == 8
+    world.drop(giver)
+    world.audit()
+    world.finish(reader)
+
+
+def test_without_room_for_a_snapshot_none_is_kept_and_nothing_fails() -> None:
+    world = states(pages=1)
+    world.serve(up_to(20))
+    assert world.cache.pools[1].free == 1 or world.cache.pools[1].tree == 1
+    job = world.admit(up_to(20))
+    world.compute(job, 4)
+    world.settle(job)
+    assert world.cache.pending_copies() == ()
+    world.finish(job)
+
+
+def test_an_old_snapshot_goes_for_a_new_one() -> None:
+    world = states(pages=2)
+    world.serve(up_to(20))
+    assert world.offer(up_to(21))[1].begin.start == 20
+
+
+def test_a_chunk_begins_anew_at_its_boundary() -> None:
+    """Chunk 8, page 4: at 16 nothing of the chunked component is needed; at 15 its chunk from 8 on."""
+    world = World((Full(), Chunked(8)), (64, 8), 4)
+    job = world.admit(up_to(20))
+    world.prefill(job, chunk=4)
+    assert job.holding.kept == (0, 4)
+    world.drop(job)
+    with world.cache.transaction():
+        world.cache.tree.vacate(next(iter(world.nodes()))[2], 1, [0, 1, 2, 3])
+    assert world.offer(up_to(16, 99))[1].begin.start == 16
+    assert world.offer(up_to(15, 99))[1].begin.start == 8
+
+
+def test_a_page_begun_in_its_middle_is_not_begun_where_it_would_be_kept() -> None:
+    """Chunk 6, page 4: 6 lies within a page that is still read at 8. Without that page nobody begins at 6."""
+    world = World((Full(), Chunked(6)), (64, 8), 4)
+    world.serve(up_to(12))
+    (node,) = [node for _, _, node in world.nodes()]
+    with world.cache.transaction():
+        world.cache.tree.vacate(node, 1, [1])
+    assert world.offer(up_to(7, 99))[1].begin.start == 4
