@@ -84,7 +84,7 @@ def test_every_text_is_the_cold_text_and_every_request_ends_once(seed: int, page
 def test_the_worlds_show_what_they_are_to_show() -> None:
     """Hits, copies of partial pages, retractions, recomputation: all really happen."""
     worlds = []
-    for seed in range(60):
+    for seed in range(100):
         rng = random.Random(seed)
         world = random_world(rng, rng.choice(PAGES), rng.choice(WINDOWS))
         stems = [[rng.randrange(50) for _ in range(rng.randint(4, 30))] for _ in range(2)]

@@ -292,7 +292,7 @@ class HybridCache:
         )
 
     def _take_own(self, holding: Holding, sources: list[int]) -> None:
-        """Pages of the request's own: for the page that `start` lies in, for a state; copied from `sources`."""
+        """Pages of its own: for the page that `start` lies in, and for a state; copied from `sources`."""
         for component, source in enumerate(sources):
             if source:
                 self.pools[component].reference([source])
@@ -366,7 +366,7 @@ class HybridCache:
     # ---------------------------------------------------------------- snapshots
 
     def _make_room_for_snapshots(self, holding: Holding, key: bytes) -> list[int]:
-        """Components that keep a snapshot now: where there is none, somebody may hit it, and a page is free."""
+        """Components that keep a snapshot now: there is none, somebody may hit it, and a page is to be had."""
         if self._is_hidden(holding.namespace):
             return []
         wanted = self._snapshots.wanted(holding, key)

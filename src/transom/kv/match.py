@@ -108,7 +108,7 @@ class _Rule:
         return found
 
     def _longest_end(self, node: Node, index: int, start: int, tokens: int) -> int:
-        """The last end in (start, start + tokens] that the page at `index` allows; `start` if there is none."""
+        """The last end in (start, start + tokens] that the page `index` allows; `start` if there is none."""
         end = start + tokens
         if self._reads(node, index, end):
             return end

@@ -1,7 +1,7 @@
 """Snapshots of states: kept at cuts as pages of the tree, copied from and to the requests' own pages.
 
 A state changes with every token, so it is never shared. Publishing at a cut takes a page for the tree and
-notes a copy, which runs before the request computes on; a request that ends before gives its own page instead.
+notes a copy, which runs before the request computes on; a request that ends before gives its own page.
 """
 
 from dataclasses import dataclass, replace
