@@ -23,9 +23,8 @@ MODEL_HELP = "a GGUF file; without one, the built-in default: Gemma 3 270M (base
 
 # Kept here as words, not imported: help must not cost the import of the weights package.
 GEMMA_HELP = (
-    "Gemma is provided under and subject to the Gemma Terms of Use found at ai.google.dev/gemma/terms.\n"
-    "The default model is an unofficial third-party conversion of the base model, so chat is not\n"
-    "its strength."
+    "Gemma is provided under and subject to the Gemma Terms of Use found at ai.google.dev/gemma/terms;\n"
+    "this is an unofficial third-party conversion of the base model, so chat is not its strength."
 )
 
 SERVE_HELP = """\
