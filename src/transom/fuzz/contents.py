@@ -74,6 +74,14 @@ class Contents:
         """Nothing is stored in `pages` any more."""
         self._slots[component].reshape(-1, self._page_size)[pages] = NOTHING
 
+    def saved(self) -> tuple[Digests, ...]:
+        """A copy of all of it, for `restore`."""
+        return tuple([slots.copy() for slots in self._slots])
+
+    def restore(self, saved: tuple[Digests, ...]) -> None:
+        for slots, before in zip(self._slots, saved, strict=True):
+            slots[:] = before
+
     def _places(self, row: NDArray[np.int32], start: int, end: int) -> NDArray[np.int64]:
         positions = np.arange(start, end)
         places: NDArray[np.int64] = row[positions // self._page_size] * np.int64(self._page_size)

@@ -55,6 +55,7 @@ class Driver:
             self.skipped += 1
             return
         self.done[type(operation).__name__] += 1
+        self.world.forget_free()
         if not self.jobs:
             assert self.cache.room() == self.cache.layout.pages, ("lost", self.cache.room())
 

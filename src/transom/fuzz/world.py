@@ -91,6 +91,11 @@ class World:
             self.contents.copy(copy)
         self.cache.copies_done()
 
+    def forget_free(self) -> None:
+        """What nobody owns holds nothing, lest a page that comes back be right by chance."""
+        for component, pool in enumerate(self.cache.pools):
+            self.contents.forget(component, pool.free_pages())
+
     def settle(self, job: Job) -> None:
         self.cache.publish(job.holding, job.tokens)
         self.cache.slide(job.holding)
