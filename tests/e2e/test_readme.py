@@ -2,9 +2,11 @@
 
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -38,16 +40,23 @@ def test_readme_says_under_which_terms_the_model_comes() -> None:
     assert GEMMA_NOTICE in " ".join(README.read_text(encoding="utf-8").split())
 
 
+@pytest.fixture
+def folder(tmp_path: Path) -> Iterator[Path]:
+    """Emptied in the end: what pytest would keep is most of a gigabyte."""
+    yield tmp_path
+    shutil.rmtree(tmp_path)
+
+
 @pytest.mark.model
 @pytest.mark.timeout(900)
 @pytest.mark.skipif(not (ROOT / ".git").exists(), reason="there is no repository to clone")
-def test_the_second_command_serves(tmp_path: Path) -> None:
+def test_the_second_command_serves(folder: Path) -> None:
     """All of it: clone, environment, compiler, model file, server; ended as by Ctrl-C."""
     assert len(commands()) == 2
     line = commands()[1].replace("git clone URL ", f"git clone {ROOT} ")
     environment = {name: value for name, value in os.environ.items() if name not in NOT_A_STRANGERS}
-    environment |= {"ARGS": "--port 0", "TRANSOM_CACHE": str(tmp_path / "cache")}
-    with started(["bash", "-c", line], tmp_path, environment) as server, server.client() as http:
+    environment |= {"ARGS": "--port 0", "TRANSOM_CACHE": str(folder / "cache")}
+    with started(["bash", "-c", line], folder, environment) as server, server.client() as http:
         assert GEMMA_NOTICE in " ".join(server.before.split())
         assert http.get("/health").status_code == 200
         answer = complete(http, "1, 2, 3, 4,", max_tokens=6, temperature=0)
@@ -57,7 +66,7 @@ def test_the_second_command_serves(tmp_path: Path) -> None:
         os.killpg(server.process.pid, signal.SIGINT)
         server.process.wait()
         until(lambda: not any(map(is_alive, pids)))
-    checkout = tmp_path / "transom"
+    checkout = folder / "transom"
     assert sorted(path.name for path in checkout.parent.iterdir()) == ["cache", "transom"]
     again = ["make", "-q", ".venv/serve.stamp"]
     assert subprocess.run(again, cwd=checkout, env=environment).returncode == 0, "nothing is left to install"

@@ -15,7 +15,7 @@ from tests.tiny import TinyShape, write_tiny_gguf
 from transom.weights.builtin import resolve_model
 
 CLIENTS = 8
-RATIO = ("--swa-full-tokens-ratio", "0.1")
+FLAGS = ("--swa-full-tokens-ratio", "0.1", "--threads", "1")
 RETRACTIONS = "transom:num_retracted_requests_total"
 NO_CACHE = "--disable-radix-cache"
 
@@ -38,12 +38,12 @@ def test_retraction_over_http_on_the_default_model(flags: tuple[str, ...]) -> No
     """Eight that fit as they come and not as they grow; some share a beginning, one exceeds the window."""
     resolve_model(None)
     prompts = [
-        *(f"{passage(1, 300)}\n{random_words(n, 12)}" for n in range(3)),
+        *(f"{passage(1, 200)}\n{random_words(n, 10)}" for n in range(3)),
         passage(20, 2600),
         *(passage(10 + n, 200) for n in range(4)),
     ]
-    asks = [Ask(prompt, 120, seed) for seed, prompt in enumerate(prompts)]
-    with serving(*RATIO, "--chunked-prefill-size", "128", "--max-total-tokens", "7680", *flags) as server:
+    asks = [Ask(prompt, 72, seed) for seed, prompt in enumerate(prompts)]
+    with serving(*FLAGS, "--chunked-prefill-size", "128", "--max-total-tokens", "6080", *flags) as server:
         texts_survive_retraction(server, asks)
 
 
@@ -58,7 +58,7 @@ def test_retraction_over_http_with_every_invariant_checked(
     asks = [Ask(prompt, 100, seed) for seed, prompt in enumerate(prompts)]
     sizes = ("--page-size", page_size, "--chunked-prefill-size", "16", "--max-total-tokens", "2000")
     model = write_tiny_gguf(tmp_path / "tiny.gguf", shape=TinyShape(window=160))
-    with serving(*RATIO, *sizes, "--paranoid", *flags, model=model) as server:
+    with serving(*FLAGS, *sizes, "--paranoid", *flags, model=model) as server:
         texts_survive_retraction(server, asks)
 
 
