@@ -8,7 +8,7 @@ PYTEST_ARGS ?= -n 2
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 SOURCES := pyproject.toml CMakeLists.txt $(wildcard native/*)
 
-.PHONY: serve test lint test-slow bench clean help
+.PHONY: serve test lint test-slow mutants bench clean help
 
 help:  ## this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/make \1\t\2/p' Makefile
@@ -26,6 +26,9 @@ lint: $(VENV)/test.stamp
 
 test-slow: $(VENV)/test.stamp  ## the heavy proofs; see docs/proof.md
 	$(BIN)/python -m pytest -m slow
+
+mutants: $(VENV)/test.stamp  ## wrong edits to kv/, and which tests notice; into docs/proof.md
+	$(BIN)/python tools/mutants.py --docs docs/proof.md
 
 bench: $(VENV)/test.stamp  ## kernels, in a table
 	$(BIN)/python bench/micro.py

@@ -366,7 +366,7 @@ class HybridCache:
     # ---------------------------------------------------------------- snapshots
 
     def _make_room_for_snapshots(self, holding: Holding, key: bytes) -> list[int]:
-        """Components that keep a snapshot now: there is none, somebody may hit it, and a page is to be had."""
+        """Components that keep a snapshot now: there is none, it may be hit, and a page is to be had."""
         if self._is_hidden(holding.namespace):
             return []
         wanted = self._snapshots.wanted(holding, key)

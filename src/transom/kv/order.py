@@ -1,0 +1,277 @@
+"""In which order nodes give their pages: one heap, and policies that say what a place in it is worth.
+
+Keys are compared as tuples: first what is given before anything else (rank), then what the policy says. Heaps
+hold lower bounds: whoever comes up with an outdated key goes back with the right one, so being used costs no
+heap operation. Whatever can lower a key pushes it anew.
+"""
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from enum import StrEnum
+from heapq import heapify, heappop, heappush, heapreplace
+from math import log2
+from typing import Generic, Protocol, TypeVar
+
+from transom.kv.journal import Journal
+
+Item = TypeVar("Item")
+Key = tuple[int, float, float]
+
+RANK_USELESS, RANK_USEFUL, RANK_PINNED = 0, 1, 2
+"""What no live boundary needs; the rest; what a user has pinned."""
+
+
+@dataclass(frozen=True, slots=True)
+class Price:
+    """What giving would cost: `tokens` to compute again, for `bytes`. Rank goes before price."""
+
+    rank: int
+    tokens: int
+    bytes: int
+
+    def __post_init__(self) -> None:
+        assert self.bytes >= 1 and self.tokens >= 0, self
+
+
+class Link(Generic[Item]):
+    """A place in one order. Mutable, owned by its order.
+
+    last  when it was used; uses: by how many requests; born: when it came; base: inflation when last used
+    """
+
+    __slots__ = ("base", "born", "item", "last", "listed", "parked", "priority", "serial", "uses")
+
+    def __init__(self, item: Item) -> None:
+        self.item = item
+        self.listed = False
+        self.parked = False
+        self.last = self.born = self.serial = self.uses = self.priority = 0
+        self.base = 0.0
+
+
+class Policy(Protocol):
+    """What a link is worth among those of equal rank; the least goes first."""
+
+    def worth(self, link: Link[Item], price: Price) -> tuple[float, float]: ...
+
+
+class LeastRecentlyUsed:
+    def worth(self, link: Link[Item], price: Price) -> tuple[float, float]:
+        return (link.last, 0)
+
+
+class LeastFrequentlyUsed:
+    def worth(self, link: Link[Item], price: Price) -> tuple[float, float]:
+        return (link.uses, link.last)
+
+
+class FirstIn:
+    def worth(self, link: Link[Item], price: Price) -> tuple[float, float]:
+        return (link.born, 0)
+
+
+class LeastImportant:
+    """By the highest priority among the requests that used it."""
+
+    def worth(self, link: Link[Item], price: Price) -> tuple[float, float]:
+        return (link.priority, link.last)
+
+
+class LeastValuable:
+    """Chance of reuse x tokens saved / bytes.
+
+    Chance grows with the number of requests that used it, and fades as others give: a link's value starts from
+    the value of the last that gave when it was used (GreedyDual-Size-Frequency: Cherkasova, HP Labs 1998).
+    """
+
+    def worth(self, link: Link[Item], price: Price) -> tuple[float, float]:
+        if price.rank == RANK_USELESS:
+            return (link.last, 0)
+        return (link.base + log2(1 + link.uses) * price.tokens / price.bytes, link.last)
+
+
+class CachePolicy(StrEnum):
+    """`--cache-policy`."""
+
+    VALUE = "value"
+    LRU = "lru"
+    LFU = "lfu"
+    FIFO = "fifo"
+    PRIORITY = "priority"
+
+    @property
+    def policy(self) -> Policy:
+        return _POLICIES[self]
+
+
+_POLICIES: dict[CachePolicy, Policy] = {
+    CachePolicy.VALUE: LeastValuable(),
+    CachePolicy.LRU: LeastRecentlyUsed(),
+    CachePolicy.LFU: LeastFrequentlyUsed(),
+    CachePolicy.FIFO: FirstIn(),
+    CachePolicy.PRIORITY: LeastImportant(),
+}
+
+
+class Clock:
+    """Owns what all orders of a cache count with. Mutable: `now` in uses, `inflation` in value."""
+
+    __slots__ = ("_journal", "inflation", "now", "serial")
+
+    def __init__(self, journal: Journal) -> None:
+        self.now = 0
+        self.serial = 0
+        self.inflation = 0.0
+        self._journal = journal
+
+    def tick(self) -> int:
+        self._journal.assign(self, "now", self.now + 1)
+        return self.now
+
+    def number(self) -> int:
+        """A serial number, to tell equals apart."""
+        self._journal.assign(self, "serial", self.serial + 1)
+        return self.serial
+
+    def inflate(self, value: float) -> None:
+        if value > self.inflation:
+            self._journal.assign(self, "inflation", value)
+
+
+class Order(Generic[Item]):
+    """Owns the heap of one order. Mutable; undone exactly, but for outdated heap entries."""
+
+    __slots__ = ("_heap", "_journal", "_listed", "_parked", "_policy", "_price", "clock")
+
+    def __init__(
+        self, policy: Policy, price: Callable[[Item], Price], clock: Clock, journal: Journal
+    ) -> None:
+        self.clock = clock
+        self._policy = policy
+        self._price = price
+        self._heap: list[tuple[Key, int, Link[Item]]] = []
+        self._listed = 0
+        self._parked: dict[int, Link[Item]] = {}
+        self._journal = journal
+
+    # ---------------------------------------------------------------- queries
+
+    def key(self, link: Link[Item]) -> Key:
+        """The place of `link`, whether listed or not."""
+        price = self._price(link.item)
+        return (price.rank, *self._policy.worth(link, price))
+
+    def items(self) -> list[Item]:
+        """All that are listed, the next victim first, those passed over last. Slow."""
+        links = {id(link): link for _, _, link in self._heap if link.listed}
+        links.update({id(link): link for link in self._parked.values()})
+        found = sorted(links.values(), key=lambda link: (link.parked, self.key(link), link.serial))
+        assert len(found) == self._listed, (len(found), self._listed)
+        return [link.item for link in found]
+
+    # ---------------------------------------------------------------- transitions
+
+    def enter(self, link: Link[Item]) -> None:
+        """`link` has something to give; it was not listed."""
+        assert not link.listed, link.item
+        self._journal.log(self._withdraw, link)
+        link.listed = True
+        self._listed += 1
+        if not link.serial:  # its first time
+            link.serial = self.clock.number()
+            link.born, link.last = link.serial, self.clock.now
+            link.base, link.uses = self.clock.inflation, 1
+        self._push(link)
+
+    def leave(self, link: Link[Item]) -> None:
+        assert link.listed, link.item
+        self._journal.log(self._reenter, link, link.parked)
+        self._withdraw(link)
+
+    def use(self, links: Iterable[Link[Item]], *, hit: bool, priority: int) -> None:
+        """`links` were read just now, by a request that begins or one that goes on."""
+        now, base = self.clock.now, self.clock.inflation
+        for link in links:
+            self._journal.log(self._restore, link, link.last, link.base, link.uses, link.priority)
+            link.last, link.base = now, base
+            link.uses += hit
+            link.priority = max(link.priority, priority)
+
+    def split(self, upper: Link[Item], lower: Link[Item]) -> None:
+        """`upper`, new, takes the front of `lower` and is as much used. It is not listed yet."""
+        assert not upper.listed and not upper.serial, upper.item
+        upper.last, upper.base, upper.uses = lower.last, lower.base, lower.uses
+        upper.born, upper.priority, upper.serial = lower.born, lower.priority, self.clock.number()
+
+    def refresh(self, link: Link[Item]) -> None:
+        """The price of `link` may have fallen."""
+        assert link.listed, link.item
+        if not link.parked:
+            self._push(link)
+
+    def park(self, link: Link[Item]) -> None:
+        """All that `link` has is being read: nobody asks it again until `unpark`."""
+        assert link.listed and not link.parked, link.item
+        self._journal.log(self._unpark, link)
+        link.parked = True
+        self._parked[id(link)] = link
+
+    def unpark(self) -> None:
+        """Something is no longer read: all are asked again."""
+        for link in list(self._parked.values()):
+            self._journal.log(self._park, link)
+            self._unpark(link)
+
+    def victim(self) -> Link[Item] | None:
+        """The next to give; None if there is none but those passed over."""
+        heap = self._heap
+        while heap:
+            key, serial, link = heap[0]
+            if not link.listed or link.parked:
+                heappop(heap)
+                continue
+            now = self.key(link)
+            if now <= key:
+                return link
+            heapreplace(heap, (now, serial, link))
+        return None
+
+    # ---------------------------------------------------------------- primitives
+
+    def _push(self, link: Link[Item]) -> None:
+        if len(self._heap) > 4 * self._listed + 64:
+            listed = {id(link): link for _, _, link in self._heap if link.listed and not link.parked}
+            self._heap = [(self.key(link), link.serial, link) for link in listed.values()]
+            heapify(self._heap)
+        heappush(self._heap, (self.key(link), link.serial, link))
+
+    def _withdraw(self, link: Link[Item]) -> None:
+        link.listed = False
+        link.parked = False
+        self._parked.pop(id(link), None)
+        self._listed -= 1
+
+    def _reenter(self, link: Link[Item], parked: bool) -> None:
+        link.listed = True
+        self._listed += 1
+        if parked:
+            self._park(link)
+        self._least(link)
+
+    def _restore(self, link: Link[Item], last: int, base: float, uses: int, priority: int) -> None:
+        link.last, link.base, link.uses, link.priority = last, base, uses, priority
+        if link.listed and not link.parked:
+            self._least(link)
+
+    def _park(self, link: Link[Item]) -> None:
+        link.parked = True
+        self._parked[id(link)] = link
+
+    def _unpark(self, link: Link[Item]) -> None:
+        link.parked = False
+        del self._parked[id(link)]
+        self._least(link)
+
+    def _least(self, link: Link[Item]) -> None:
+        """Undoing may meet a node half restored: the lowest bound is right whatever its price will be."""
+        heappush(self._heap, ((-1, 0.0, 0.0), link.serial, link))
