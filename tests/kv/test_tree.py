@@ -56,8 +56,10 @@ def test_splitting_leaves_both_parts_as_old_as_the_whole() -> None:
     (node,) = [node for _, prefix, node in world.nodes() if prefix == (1, 2, 3, 4)]
     with world.cache.transaction():
         world.cache.tree.split(node, 2)
-    for order in world.cache.tree.orders:
-        assert [node.key for node in order.items()] == [key(3, 4), key(1, 2), key(9, 9)]
+    upper = node.parent
+    assert upper is not None and (upper.start, node.start) == (0, 2)
+    for mine, others in zip(upper.links, node.links, strict=True):
+        assert (mine.last, mine.uses, mine.born) == (others.last, others.uses, others.born)
     world.audit()
 
 

@@ -13,6 +13,7 @@ from transom.fuzz.kinds import first_key, is_state
 from transom.fuzz.residency import PageName, Prefix
 from transom.fuzz.snapshot import snapshot
 from transom.kv.cache import CacheLayout, Holding, HybridCache, Namespace, Offer, PrefixCaching
+from transom.kv.order import CachePolicy
 from transom.kv.tree import Node
 from transom.values import ComponentSpec, RequestId, Tokens
 
@@ -44,8 +45,12 @@ class World:
         rows: int = 4,
         context: int = 64,
         caching: PrefixCaching = PrefixCaching.ON,
+        budget: int | None = None,
+        page_bytes: tuple[int, ...] = (),
+        policy: CachePolicy = CachePolicy.VALUE,
     ) -> None:
-        self.cache = HybridCache(CacheLayout(kinds, pages, page_size, rows, context, caching))
+        layout = CacheLayout(kinds, pages, page_size, rows, context, caching, budget, page_bytes, policy)
+        self.cache = HybridCache(layout)
         self.page_size = page_size
         self.kinds = kinds
         self.contents = Contents(pages, page_size)

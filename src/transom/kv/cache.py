@@ -18,7 +18,7 @@ from transom.kv.reclaim import purge, reclaim
 from transom.kv.rows import RowTable
 from transom.kv.snapshots import SnapshotKeeper
 from transom.kv.stats import CacheStats, ComponentStats, Counters
-from transom.kv.tree import PrefixTree
+from transom.kv.tree import Path, PrefixTree
 from transom.values import PageCopy, RequestId, Tokens
 
 __all__ = [
@@ -53,9 +53,8 @@ class HybridCache:
             for component, pages in zip(layout.components, layout.pages, strict=True)
         )
         self.rows = tuple(RowTable(layout.rows, grid.entries(layout.context), journal) for grid in self.grids)
-        self.tree = PrefixTree(
-            self.pools, tuple(grid.rooted for grid in self.grids), layout.page_size, journal
-        )
+        costs = layout.page_bytes or (1,) * len(self.pools)
+        self.tree = PrefixTree(self.pools, self.grids, layout.policy.policy, costs, journal)
         self.counters = Counters(len(self.pools), journal)
         self.holdings: tuple[Holding | None, ...] = (None,) * layout.rows
         """By row."""
@@ -131,7 +130,9 @@ class HybridCache:
         """A block whose transitions happen wholly or, on an exception, not at all."""
         return self._journal.transaction()
 
-    def admit(self, request: RequestId, namespace: Namespace, tokens: Tokens, offer: Offer) -> Holding:
+    def admit(
+        self, request: RequestId, namespace: Namespace, tokens: Tokens, offer: Offer, *, priority: int = 0
+    ) -> Holding:
         """A row, references to the hit's pages, and a page for a copy of the partial one. Raises NoSpace.
 
         NoSpace names `rows` when none is free, and `prefix` when the tree no longer has the offered hit.
@@ -145,7 +146,10 @@ class HybridCache:
         if None not in self.holdings:
             raise NoSpace("rows", 1, 0)
         with self._journal.transaction():
-            return self._begin(request, namespace, hit)
+            holding = self._holding(request, namespace, hit)
+            holding.prompt, holding.priority = len(tokens), priority
+            self._begin(holding, hit)
+        return holding
 
     def extend(self, holding: Holding, end: int) -> None:
         """Pages up to `end` in every component, reclaimed where free ones are short. Raises NoSpace."""
@@ -197,7 +201,7 @@ class HybridCache:
             path = Publisher(self.tree, self.rows, self.grids, self.counters, holding).run(key, whole)
             for component in kept:
                 self._add_pending(self._snapshots.keep(holding, path, component, key))
-            self.tree.use(path, tuple([grid.keep(holding.computed) for grid in self.grids]))
+            self._use(path, holding, hit=False)
             self.tree.trim(path.end)
             self._journal.assign(holding, "published", whole)
 
@@ -223,6 +227,7 @@ class HybridCache:
                 self._let_go(holding, component, holding.kept[component], grid.entries(holding.allocated))
             self._seat(holding.row, None)
             self._purge_if_hidden(holding.namespace)
+            self.tree.unpark()
 
     def copies_done(self) -> None:
         """The pending copies have run; their sources are released."""
@@ -262,20 +267,18 @@ class HybridCache:
         takes = tuple([grid.own(hit.start) for grid in self.grids])
         return Offer(Begin(hit.start, hit.start, hit.start), takes, tuple(pins))
 
-    def _begin(self, request: RequestId, namespace: Namespace, hit: Hit) -> Holding:
+    def _begin(self, holding: Holding, hit: Hit) -> None:
         """References first, then pages: what is referenced cannot be reclaimed for what is taken."""
-        holding = self._holding(request, namespace, hit)
         self._seat(holding.row, holding)
         for component, grid in enumerate(self.grids):
             entries = pages_read(hit, component, grid)
             self.pools[component].reference(entries[entries != 0])
             self.rows[component].write(holding.row, holding.kept[component], entries)
-        self.tree.use(hit.path, tuple([grid.keep(hit.start) for grid in self.grids]))
+        self._use(hit.path, holding, hit=True)
         sources = [page_copied(hit, component, grid) for component, grid in enumerate(self.grids)]
         self._take_own(holding, sources)
         assert not holding.inexact or hit.partial, (holding, hit)
         self.counters.admit(hit.start, sum(source != 0 for source in sources))
-        return holding
 
     def _holding(self, request: RequestId, namespace: Namespace, hit: Hit) -> Holding:
         partial = hit.partial is not None
@@ -306,6 +309,10 @@ class HybridCache:
             if source:
                 copy = PageCopy(component, source, target, grid.copied(holding.start))
                 self._add_pending(Pending(holding, copy, pin=source))
+
+    def _use(self, path: Path, holding: Holding, *, hit: bool) -> None:
+        first = tuple([grid.keep(holding.computed) for grid in self.grids])
+        self.tree.use(path, first, hit=hit, priority=holding.priority)
 
     # ---------------------------------------------------------------- pages of a row
 

@@ -97,6 +97,11 @@ class Grid:
         """The page of the path that a hit at `start` copies its state from: none here."""
         return None
 
+    def island(self, start: int, resident: bytes) -> int:
+        """Of a run of pages from `start` on: the first that its end has use for, with a page of slack."""
+        end = start + len(resident)
+        return max(0, self.needed(end * self.page_size) - 1 - start)
+
     # ------------------------------------------------------------ in entries of a row
 
     def entries(self, tokens: int) -> int:
@@ -169,6 +174,10 @@ class SnapshotGrid:
     def ends_within(self, end: int, is_resident: bool) -> bool:
         """Never: snapshots are those of page boundaries."""
         return False
+
+    def island(self, start: int, resident: bytes) -> int:
+        """The last snapshot is what its end has use for."""
+        return max(0, resident.rfind(1))
 
     def snapshot_page(self, start: int) -> int | None:
         assert start % self.page_size == 0, (start, self.page_size)

@@ -60,6 +60,8 @@ class Holding:
 
     kept      per component: first page not slid (entries before it are 0)
     published whole pages given to the tree; the row references those it still names
+    prompt    tokens at admission: their end is a boundary that somebody may hit again
+    priority  of the request, for orders that ask
     inexact   components whose partial page at `start` is not valid from its first token: never published
     """
 
@@ -71,6 +73,8 @@ class Holding:
     allocated: int
     published: int
     kept: tuple[int, ...]
+    prompt: int = 0
+    priority: int = 0
     inexact: frozenset[int] = field(default=frozenset())
 
 

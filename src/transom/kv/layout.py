@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 
 from transom.errors import ConfigError
 from transom.kv.components import PageRule, is_rooted, page_rule
+from transom.kv.order import CachePolicy
 from transom.values import ComponentSpec
 
 
@@ -28,6 +29,7 @@ class CacheLayout:
     context    most tokens of one row
     budget     bytes that all pools share; None: the pools are cut once and for all
     page_bytes bytes of a page per component, with a budget
+    policy     who gives pages first
     """
 
     components: tuple[ComponentSpec, ...]
@@ -38,6 +40,7 @@ class CacheLayout:
     prefix_caching: PrefixCaching = PrefixCaching.ON
     budget: int | None = None
     page_bytes: tuple[int, ...] = ()
+    policy: CachePolicy = CachePolicy.VALUE
 
     def grids(self) -> tuple[PageRule, ...]:
         """One per component: what `needed` means in pages."""

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from enum import StrEnum
 from heapq import heapify, heappop, heappush, heapreplace
+from itertools import count
 from math import log2
 from typing import Generic, Protocol, TypeVar
 
@@ -52,26 +53,39 @@ class Link(Generic[Item]):
 class Policy(Protocol):
     """What a link is worth among those of equal rank; the least goes first."""
 
+    @property
+    def knows_boundaries(self) -> bool:
+        """Whether what no boundary needs goes first, and what one needs goes as a whole."""
+        ...
+
     def worth(self, link: Link[Item], price: Price) -> tuple[float, float]: ...
 
 
 class LeastRecentlyUsed:
+    knows_boundaries = False
+
     def worth(self, link: Link[Item], price: Price) -> tuple[float, float]:
         return (link.last, 0)
 
 
 class LeastFrequentlyUsed:
+    knows_boundaries = False
+
     def worth(self, link: Link[Item], price: Price) -> tuple[float, float]:
         return (link.uses, link.last)
 
 
 class FirstIn:
+    knows_boundaries = False
+
     def worth(self, link: Link[Item], price: Price) -> tuple[float, float]:
         return (link.born, 0)
 
 
 class LeastImportant:
     """By the highest priority among the requests that used it."""
+
+    knows_boundaries = False
 
     def worth(self, link: Link[Item], price: Price) -> tuple[float, float]:
         return (link.priority, link.last)
@@ -80,9 +94,11 @@ class LeastImportant:
 class LeastValuable:
     """Chance of reuse x tokens saved / bytes.
 
-    Chance grows with the number of requests that used it, and fades as others give: a link's value starts from
-    the value of the last that gave when it was used (GreedyDual-Size-Frequency: Cherkasova, HP Labs 1998).
+    Chance grows with the requests that used it, and fades as others give: value starts from that of the last
+    that gave when it was used (GreedyDual-Size-Frequency: Cherkasova, HP Labs 1998).
     """
+
+    knows_boundaries = True
 
     def worth(self, link: Link[Item], price: Price) -> tuple[float, float]:
         if price.rank == RANK_USELESS:
@@ -141,7 +157,7 @@ class Clock:
 class Order(Generic[Item]):
     """Owns the heap of one order. Mutable; undone exactly, but for outdated heap entries."""
 
-    __slots__ = ("_heap", "_journal", "_listed", "_parked", "_policy", "_price", "clock")
+    __slots__ = ("_heap", "_journal", "_listed", "_parked", "_policy", "_price", "_pushed", "clock")
 
     def __init__(
         self, policy: Policy, price: Callable[[Item], Price], clock: Clock, journal: Journal
@@ -149,7 +165,8 @@ class Order(Generic[Item]):
         self.clock = clock
         self._policy = policy
         self._price = price
-        self._heap: list[tuple[Key, int, Link[Item]]] = []
+        self._heap: list[tuple[Key, int, int, Link[Item]]] = []
+        self._pushed = count()
         self._listed = 0
         self._parked: dict[int, Link[Item]] = {}
         self._journal = journal
@@ -159,11 +176,12 @@ class Order(Generic[Item]):
     def key(self, link: Link[Item]) -> Key:
         """The place of `link`, whether listed or not."""
         price = self._price(link.item)
-        return (price.rank, *self._policy.worth(link, price))
+        rank = price.rank if self._policy.knows_boundaries else max(price.rank, RANK_USEFUL)
+        return (rank, *self._policy.worth(link, price))
 
     def items(self) -> list[Item]:
         """All that are listed, the next victim first, those passed over last. Slow."""
-        links = {id(link): link for _, _, link in self._heap if link.listed}
+        links = {id(link): link for *_, link in self._heap if link.listed}
         links.update({id(link): link for link in self._parked.values()})
         found = sorted(links.values(), key=lambda link: (link.parked, self.key(link), link.serial))
         assert len(found) == self._listed, (len(found), self._listed)
@@ -209,6 +227,11 @@ class Order(Generic[Item]):
         if not link.parked:
             self._push(link)
 
+    def bound(self, link: Link[Item]) -> None:
+        """The key may be anything now and the price not known yet: the lowest bound is right."""
+        if link.listed and not link.parked:
+            heappush(self._heap, ((-1, 0.0, 0.0), link.serial, next(self._pushed), link))
+
     def park(self, link: Link[Item]) -> None:
         """All that `link` has is being read: nobody asks it again until `unpark`."""
         assert link.listed and not link.parked, link.item
@@ -226,24 +249,24 @@ class Order(Generic[Item]):
         """The next to give; None if there is none but those passed over."""
         heap = self._heap
         while heap:
-            key, serial, link = heap[0]
+            key, _, _, link = heap[0]
             if not link.listed or link.parked:
                 heappop(heap)
                 continue
             now = self.key(link)
             if now <= key:
                 return link
-            heapreplace(heap, (now, serial, link))
+            heapreplace(heap, (now, link.serial, next(self._pushed), link))
         return None
 
     # ---------------------------------------------------------------- primitives
 
     def _push(self, link: Link[Item]) -> None:
         if len(self._heap) > 4 * self._listed + 64:
-            listed = {id(link): link for _, _, link in self._heap if link.listed and not link.parked}
-            self._heap = [(self.key(link), link.serial, link) for link in listed.values()]
+            asked = {id(link): link for *_, link in self._heap if link.listed and not link.parked}
+            self._heap = [(self.key(link), link.serial, next(self._pushed), link) for link in asked.values()]
             heapify(self._heap)
-        heappush(self._heap, (self.key(link), link.serial, link))
+        heappush(self._heap, (self.key(link), link.serial, next(self._pushed), link))
 
     def _withdraw(self, link: Link[Item]) -> None:
         link.listed = False
@@ -256,12 +279,11 @@ class Order(Generic[Item]):
         self._listed += 1
         if parked:
             self._park(link)
-        self._least(link)
+        self.bound(link)
 
     def _restore(self, link: Link[Item], last: int, base: float, uses: int, priority: int) -> None:
         link.last, link.base, link.uses, link.priority = last, base, uses, priority
-        if link.listed and not link.parked:
-            self._least(link)
+        self.bound(link)
 
     def _park(self, link: Link[Item]) -> None:
         link.parked = True
@@ -270,8 +292,4 @@ class Order(Generic[Item]):
     def _unpark(self, link: Link[Item]) -> None:
         link.parked = False
         del self._parked[id(link)]
-        self._least(link)
-
-    def _least(self, link: Link[Item]) -> None:
-        """Undoing may meet a node half restored: the lowest bound is right whatever its price will be."""
-        heappush(self._heap, ((-1, 0.0, 0.0), link.serial, link))
+        self.bound(link)

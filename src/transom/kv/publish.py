@@ -47,7 +47,9 @@ class Publisher:
         elif path.within < path.end.size:
             path.cut_last(self.tree.split(path.end, path.within))
         pages = tuple(self._adopted(component, path.pages, whole) for component in range(len(self.rows)))
-        node = self.tree.grow(path.end, key[path.pages * self.tree.page_bytes :], pages)
+        is_boundary = path.pages == self.grids[0].floor(self.holding.prompt)
+        extend = self.tree.grow if is_boundary else self.tree.lengthen
+        node = extend(path.end, key[path.pages * self.tree.page_bytes :], pages)
         if node is path.end:
             path.lengthen(whole - path.pages)
         else:

@@ -1,14 +1,16 @@
 """The prefix tree: runs of tokens with, per component, their pages or holes. Structure only, no policy."""
 
 from bisect import bisect_left, bisect_right, insort
+from functools import partial
 
 import numpy as np
 from numpy.typing import ArrayLike
 
+from transom.kv.components import PageRule
 from transom.kv.holding import Namespace
 from transom.kv.journal import Journal
+from transom.kv.order import RANK_PINNED, RANK_USEFUL, RANK_USELESS, Clock, Link, Order, Policy, Price
 from transom.kv.pool import PagePool, Pages, as_pages
-from transom.kv.recency import LeastRecentlyUsed, Link, Order
 
 TOKEN_BYTES = 4
 NO_PAGES: Pages = np.zeros(0, dtype=np.int64)
@@ -23,12 +25,16 @@ class Node:
     children by their first page
     order    the same first pages, sorted: equal beginnings lie side by side
     links    places in the reclaim orders
+    start    pages before it
+    pinned   until which step a user has pinned it
     """
 
-    __slots__ = ("children", "key", "links", "order", "pages", "parent", "resident")
+    __slots__ = ("children", "key", "links", "order", "pages", "parent", "pinned", "resident", "start")
 
     def __init__(self, parent: "Node | None", key: bytes, pages: tuple[Pages, ...], orders: int) -> None:
         self.parent = parent
+        self.start: int = 0 if parent is None else parent.start + parent.size
+        self.pinned = 0
         self.key = key
         self.pages = pages
         self.resident = residency(pages)
@@ -135,21 +141,50 @@ def shared_tokens(left: bytes, right: bytes) -> int:
 class PrefixTree:
     """Owns the nodes, and through the pools their pages. Mutable; every change is logged."""
 
-    __slots__ = ("_groups_of", "_journal", "groups", "orders", "page_bytes", "pools", "rooted", "roots")
+    __slots__ = (
+        "_costs",
+        "_grids",
+        "_groups_of",
+        "_journal",
+        "clock",
+        "gives_whole",
+        "groups",
+        "orders",
+        "page_bytes",
+        "pools",
+        "rooted",
+        "roots",
+        "steps",
+    )
 
     def __init__(
-        self, pools: tuple[PagePool, ...], rooted: tuple[bool, ...], page_size: int, journal: Journal
+        self,
+        pools: tuple[PagePool, ...],
+        grids: tuple[PageRule, ...],
+        policy: Policy,
+        costs: tuple[int, ...],
+        journal: Journal,
     ) -> None:
+        """`costs` are bytes per page, by component: what prices are relative to."""
+        rooted = tuple(grid.rooted for grid in grids)
         self.pools = pools
         self.rooted = rooted
-        self.page_bytes = page_size * TOKEN_BYTES
+        self.page_bytes = grids[0].page_size * TOKEN_BYTES
         self.roots: dict[Namespace, Root] = {}
+        self.clock = Clock(journal)
+        self.steps = 0
+        """Steps computed so far: what pins are counted in."""
+        self.gives_whole = policy.knows_boundaries and not all(rooted)
+        """Whether a stretch or an island goes as a whole: half of one is of no use."""
+        self._grids = grids
+        self._costs = costs
         stem = rooted.index(True) if True in rooted else len(rooted)
         self.groups = tuple(c for c in range(len(pools)) if not rooted[c] or c == stem)
         """One component per reclaim order: the rooted ones go together, their first speaks for them."""
         self._groups_of = tuple(self.groups.index(stem if rooted[c] else c) for c in range(len(pools)))
-        nobody = Node(None, b"", (NO_PAGES,) * len(pools), 0)
-        self.orders: tuple[Order[Node], ...] = tuple(LeastRecentlyUsed(journal, nobody) for _ in self.groups)
+        self.orders: tuple[Order[Node], ...] = tuple(
+            Order(policy, partial(self.price, component), self.clock, journal) for component in self.groups
+        )
         self._journal = journal
 
     # ---------------------------------------------------------------- queries
@@ -174,28 +209,51 @@ class PrefixTree:
     def order_of(self, component: int) -> Order[Node]:
         return self.orders[self._groups_of[component]]
 
-    def victim(self, component: int) -> Node:
-        return self.order_of(component).victim()
+    def link_of(self, node: Node, component: int) -> Link[Node]:
+        return node.links[self._groups_of[component]]
+
+    # ---------------------------------------------------------------- what giving would cost
+
+    def island(self, node: Node, component: int) -> int:
+        """The first page of `node` that its end, a boundary to be hit again, has use for.
+
+        Nodes end where a prompt or a turn ended and where a request left the path of another. A page of slack
+        is for who sends the same prompt again, one token of which is to be computed.
+        """
+        return self._grids[component].island(node.start, node.resident[component])
+
+    def price(self, component: int, node: Node) -> Price:
+        """Of a rooted component the stretch back to the boundary before, with all that lies there; of others
+        the pages that no boundary needs, or else the island at the end."""
+        resident = node.resident
+        if self.rooted[component]:
+            size = sum([cost * there.count(1) for cost, there in zip(self._costs, resident, strict=True)])
+            rank = RANK_USEFUL
+        else:
+            there = resident[component]
+            useless = there.find(1, 0, self.island(node, component)) >= 0
+            rank = RANK_USELESS if useless else RANK_USEFUL
+            size = self._costs[component] * there.count(1)
+        if node.pinned > self.steps and rank == RANK_USEFUL:
+            rank = RANK_PINNED
+        return Price(rank, len(node.key) // TOKEN_BYTES, max(1, size))
 
     # ---------------------------------------------------------------- recency
 
-    def use(self, path: Path, first: tuple[int, ...]) -> None:
+    def use(self, path: Path, first: tuple[int, ...], *, hit: bool, priority: int) -> None:
         """The path was read, by component from page `first[component]` on."""
         assert len(first) == len(self.pools), first
-        for node, start in zip(reversed(path.nodes), reversed(path.starts), strict=True):
-            for group, component in enumerate(self.groups):
-                link = node.links[group]
-                if link.listed and start + node.size > first[component]:
-                    self.orders[group].use(link)
+        self.clock.tick()
+        for group, component in enumerate(self.groups):
+            after = bisect_right(path.starts, first[component])
+            nodes = path.nodes[max(0, after - 1) :]
+            links = [node.links[group] for node in nodes]
+            self.orders[group].use(links, hit=hit, priority=priority)
 
-    def pass_over(self, node: Node, component: int) -> None:
-        """All of `node` is being read: it and, where pages hang together, its ancestors are in use."""
-        group = self._groups_of[component]
-        assert node.links[group].listed, (node, component)
-        self.orders[group].use(node.links[group])
-        while self.rooted[component] and node.parent is not None and node.parent.links:
-            node = node.parent
-            self.orders[group].use(node.links[group])
+    def unpark(self) -> None:
+        """References have ended: nodes passed over while they were read are asked again."""
+        for order in self.orders:
+            order.unpark()
 
     # ---------------------------------------------------------------- growing
 
@@ -209,17 +267,22 @@ class PrefixTree:
         return root
 
     def grow(self, end: Node, key: bytes, pages: tuple[Pages, ...]) -> Node:
-        """Hangs a run after `end`, which shares none of it: in place where `end` is a leaf."""
+        """Hangs a run after `end`, which shares none of it."""
+        node = Node(end, key, pages, len(self.groups))
+        self._journal.log(self._unlink, node)
+        self._link(node)
+        self._relist(node)
+        self._relist(end)
+        return node
+
+    def lengthen(self, end: Node, key: bytes, pages: tuple[Pages, ...]) -> Node:
+        """The same, in place where `end` is a leaf, whose end is then no boundary."""
         assert key and len(key) == len(pages[0]) * self.page_bytes, (len(key), pages)
         if end.parent is not None and not end.children:
             longer = tuple(np.concatenate(pair) for pair in zip(end.pages, pages, strict=True))
             self._set(end, end.key + key, longer)
             return end
-        node = Node(end, key, pages, len(self.groups))
-        self._journal.log(self._unlink, node)
-        self._link(node)
-        self._relist(node)
-        return node
+        return self.grow(end, key, pages)
 
     def split(self, node: Node, at: int) -> Node:
         """Cuts `node` before its page `at`; returns the new upper part. Array bounds move, pages do not."""
@@ -228,9 +291,10 @@ class PrefixTree:
         upper = Node(
             parent, node.key[: at * self.page_bytes], tuple(p[:at] for p in node.pages), len(self.groups)
         )
-        for group, component in enumerate(self.groups):
-            if 1 in upper.resident[component]:
-                self.orders[group].split(upper.links[group], node.links[group])
+        upper.pinned = node.pinned
+        for order, link, lower in zip(self.orders, upper.links, node.links, strict=True):
+            order.split(link, lower)
+        self._journal.assign(node, "start", node.start + at)
         self._set(node, node.key[at * self.page_bytes :], tuple(p[at:] for p in node.pages))
         first = upper.key[: self.page_bytes]
         self._journal.log(parent.children.__setitem__, first, node)
@@ -238,6 +302,7 @@ class PrefixTree:
         self._journal.assign(node, "parent", upper)
         upper.children[node.key[: self.page_bytes]] = node
         upper.order.append(node.key[: self.page_bytes])
+        self._relist(upper)
         return upper
 
     def fill(self, node: Node, component: int, index: ArrayLike, pages: ArrayLike) -> None:
@@ -280,6 +345,7 @@ class PrefixTree:
             self._journal.log(self._link, node)
             self._unlink(node)
             node = node.parent
+            self._relist(node)
         if isinstance(node, Root) and not node.children and self.roots.get(node.namespace) is node:
             self._journal.log(self.roots.__setitem__, node.namespace, node)
             del self.roots[node.namespace]
@@ -304,18 +370,24 @@ class PrefixTree:
 
     def _set(self, node: Node, key: bytes, pages: tuple[Pages, ...]) -> None:
         self._journal.log(self._restore, node, node.key, node.pages, node.resident)
-        self._restore(node, key, pages, residency(pages))
+        node.key, node.pages, node.resident = key, pages, residency(pages)
         self._relist(node)
 
-    @staticmethod
-    def _restore(node: Node, key: bytes, pages: tuple[Pages, ...], resident: tuple[bytes, ...]) -> None:
+    def _restore(self, node: Node, key: bytes, pages: tuple[Pages, ...], resident: tuple[bytes, ...]) -> None:
         node.key, node.pages, node.resident = key, pages, resident
+        for order, link in zip(self.orders, node.links, strict=True):
+            order.bound(link)
 
     def _relist(self, node: Node) -> None:
-        """A node is in exactly the orders of the components it has pages of."""
+        """A node is in the orders of the components it has pages of; of rooted ones only a leaf can give."""
+        if node.parent is None:
+            return
         for group, component in enumerate(self.groups):
-            link, resident = node.links[group], 1 in node.resident[component]
-            if resident and not link.listed:
-                self.orders[group].use(link)
-            elif not resident and link.listed:
-                self.orders[group].leave(link)
+            order, link = self.orders[group], node.links[group]
+            gives = 1 in node.resident[component] and not (self.rooted[component] and node.children)
+            if gives and link.listed:
+                order.refresh(link)
+            elif gives:
+                order.enter(link)
+            elif link.listed:
+                order.leave(link)

@@ -1,0 +1,142 @@
+"""Orders: who is asked for pages first, by each policy, and that undoing restores every place."""
+
+from dataclasses import dataclass
+
+import pytest
+
+from transom.kv.journal import Journal
+from transom.kv.order import CachePolicy, Clock, Link, Order, Price
+
+
+@dataclass
+class Thing:
+    name: str
+    price: Price = Price(1, 10, 10)
+
+
+class Shelf:
+    """An order, and links by name."""
+
+    def __init__(self, policy: CachePolicy, names: str) -> None:
+        self.journal = Journal()
+        self.clock = Clock(self.journal)
+        self.order: Order[Thing] = Order(policy.policy, lambda thing: thing.price, self.clock, self.journal)
+        self.links = {name: Link(Thing(name)) for name in names}
+        with self.journal.transaction():
+            for link in self.links.values():
+                self.clock.tick()
+                self.order.enter(link)
+
+    def use(self, names: str, *, priority: int = 0) -> None:
+        with self.journal.transaction():
+            for name in names:
+                self.clock.tick()
+                self.order.use([self.links[name]], hit=True, priority=priority)
+
+    def all(self) -> str:
+        return "".join(thing.name for thing in self.order.items())
+
+    def empty(self) -> str:
+        """The victims, one after the other."""
+        gone = ""
+        while (link := self.order.victim()) is not None:
+            gone += link.item.name
+            with self.journal.transaction():
+                self.order.leave(link)
+        return gone
+
+
+@pytest.mark.parametrize(
+    ("policy", "expected"),
+    [
+        (CachePolicy.LRU, "cbad"),
+        (CachePolicy.FIFO, "abcd"),
+        (CachePolicy.LFU, "dcab"),
+    ],
+)
+def test_each_policy_asks_in_its_order(policy: CachePolicy, expected: str) -> None:
+    shelf = Shelf(policy, "abc")
+    shelf.use("bcba")
+    shelf.use("a")
+    shelf.use("cb"[::-1])
+    shelf.use("cba")
+    with shelf.journal.transaction():
+        shelf.links["d"] = Link(Thing("d"))
+        shelf.clock.tick()
+        shelf.order.enter(shelf.links["d"])
+    assert shelf.all() == expected
+    assert shelf.empty() == expected
+
+
+def test_priority_asks_the_least_important_first() -> None:
+    shelf = Shelf(CachePolicy.PRIORITY, "abc")
+    shelf.use("a", priority=2)
+    shelf.use("b", priority=1)
+    assert shelf.empty() == "cba"
+
+
+def test_value_is_tokens_per_byte_and_grows_with_use() -> None:
+    shelf = Shelf(CachePolicy.VALUE, "abc")
+    shelf.links["a"].item.price = Price(1, 10, 20)
+    shelf.use("c")
+    assert shelf.empty() == "abc"
+
+
+def test_what_is_useless_goes_before_all_and_what_is_pinned_after() -> None:
+    shelf = Shelf(CachePolicy.VALUE, "abc")
+    shelf.links["a"].item.price = Price(2, 1, 100)
+    shelf.links["c"].item.price = Price(0, 100, 1)
+    with shelf.journal.transaction():
+        shelf.order.refresh(shelf.links["c"])
+    assert shelf.empty() == "cba"
+
+
+def test_value_fades_as_others_give() -> None:
+    """Used often long ago is worth less, in the end, than used once just now."""
+    shelf = Shelf(CachePolicy.VALUE, "a")
+    shelf.use("a" * 7)
+    with shelf.journal.transaction():
+        shelf.clock.inflate(3.0)
+        shelf.links["b"] = Link(Thing("b"))
+        shelf.order.enter(shelf.links["b"])
+    assert shelf.empty() == "ab"
+
+
+def test_who_is_passed_over_is_asked_again_when_references_end() -> None:
+    shelf = Shelf(CachePolicy.LRU, "ab")
+    with shelf.journal.transaction():
+        shelf.order.park(shelf.links["a"])
+    victim = shelf.order.victim()
+    assert victim is not None and victim.item.name == "b"
+    with shelf.journal.transaction():
+        shelf.order.unpark()
+    assert shelf.empty() == "ab"
+
+
+@pytest.mark.parametrize("policy", list(CachePolicy))
+def test_undoing_restores_every_place(policy: CachePolicy) -> None:
+    shelf = Shelf(policy, "abcd")
+    with shelf.journal.transaction():
+        shelf.order.park(shelf.links["d"])
+    before = shelf.all()
+    with pytest.raises(KeyError), shelf.journal.transaction():
+        shelf.clock.tick()
+        shelf.order.use([shelf.links["b"]], hit=True, priority=3)
+        shelf.order.leave(shelf.links["a"])
+        shelf.order.victim()
+        shelf.clock.inflate(9.0)
+        shelf.order.unpark()
+        new = Link(Thing("new"))
+        shelf.order.split(new, shelf.links["c"])
+        shelf.order.enter(new)
+        shelf.order.leave(shelf.links["d"])
+        raise KeyError
+    assert shelf.all() == before == "abcd"
+    assert shelf.clock.inflation == 0
+    with shelf.journal.transaction():
+        shelf.order.unpark()
+    assert shelf.empty() == "abcd"
+
+
+def test_nobody_left_is_nobody() -> None:
+    assert Shelf(CachePolicy.VALUE, "").order.victim() is None

@@ -1,0 +1,74 @@
+"""Reclaim by value: what is kept when memory is short, against least recently used."""
+
+import pytest
+from tests.kv.world import World
+
+from transom.kv.cache import CacheLayout
+from transom.kv.order import CachePolicy
+from transom.values import Full, Window
+
+
+def prompt(number: int, length: int = 40) -> list[int]:
+    return [1000 * number + place for place in range(1, length + 1)]
+
+
+def cached_after_a_long_prompt(policy: CachePolicy) -> list[int]:
+    """Six prompts of 40 tokens, a long one of 160; then where each of the six begins. Ratio 0.1."""
+    world = World((Full(), Window(8)), (1000, 100), 1, context=256, policy=policy)
+    for number in range(6):
+        world.serve(prompt(number), chunk=16)
+    world.serve(prompt(9, 160), chunk=16)
+    return [world.offer([*prompt(number), 7])[1].begin.start for number in range(6)]
+
+
+def test_the_middle_of_a_long_prompt_pushes_out_the_ends_of_others_under_lru_and_not_by_value() -> None:
+    assert cached_after_a_long_prompt(CachePolicy.LRU) == [0] * 6
+    assert cached_after_a_long_prompt(CachePolicy.VALUE) == [40] * 6
+
+
+def test_the_end_of_a_prompt_stays_a_hit_while_the_answer_grows() -> None:
+    world = World((Full(), Window(4)), (200, 24), 1, context=128)
+    job = world.admit(prompt(1, 20))
+    world.prefill(job)
+    for token in range(60):
+        job.tokens = __import__("numpy").append(job.tokens, 5000 + token).astype("int32")
+        job._digests = job._digests[:0]
+        world.compute(job, len(job.tokens))
+        world.settle(job)
+    world.drop(job)
+    assert world.offer([*prompt(1, 20), 7])[1].begin.start == 20
+    assert world.offer(prompt(1, 20))[1].begin.start == 19, "a page of slack, for the same prompt again"
+
+
+def test_where_a_second_request_left_the_path_is_learned() -> None:
+    world = World((Full(), Window(4)), (400, 60), 1, context=128)
+    system = prompt(1, 20)
+    world.serve(system + prompt(2, 20), chunk=8)
+    world.serve(system + prompt(3, 20), chunk=8)
+    for number in range(4, 12):
+        world.serve(prompt(number, 30), chunk=8)
+    assert world.offer([*system, 7])[1].begin.start == 20
+
+
+def test_a_stretch_goes_back_to_the_boundary_before_with_its_window() -> None:
+    """Half a stretch has no window at its end, so it would be of no use."""
+    world = World((Full(), Window(4)), (50, 50), 1, context=64)
+    world.serve(prompt(1, 20) + prompt(2, 10))
+    world.serve(prompt(1, 20) + prompt(3, 10))
+    world.serve(prompt(4, 30)[:25])
+    stats = world.cache.stats().components
+    assert stats[0].reclaimed % 10 == 0 and stats[0].reclaimed > 0
+    assert world.offer([*prompt(1, 20), 7])[1].begin.start == 20
+
+
+@pytest.mark.parametrize("policy", list(CachePolicy))
+def test_every_policy_serves_under_pressure(policy: CachePolicy) -> None:
+    world = World((Full(), Window(4)), (60, 20), 1, context=64, policy=policy)
+    for number in range(12):
+        world.serve(prompt(number % 5, 20), chunk=8)
+    world.audit()
+    assert all(component.reclaimed for component in world.cache.stats().components)
+
+
+def test_the_layout_names_the_policy() -> None:
+    assert CacheLayout((Full(),), (8,), 1, 1, 8).policy is CachePolicy.VALUE
