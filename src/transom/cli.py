@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from transom import __version__
-from transom.config import LOG_LEVELS, EngineConfig, ServerConfig, parse_bytes
+from transom.config import CACHE_POLICIES, LOG_LEVELS, EngineConfig, ServerConfig, parse_bytes
 from transom.errors import ConfigError, TransomError
 
 if TYPE_CHECKING:
@@ -162,7 +162,13 @@ def _add_engine_flags(parser: argparse.ArgumentParser) -> None:
         "--swa-full-tokens-ratio",
         type=float,
         metavar="R",
-        help="tokens of the window pool / tokens of the full pool; default: what window and load need",
+        help="cut the pools: tokens of the window pool / tokens of the full pool; default: they share the bytes",
+    )
+    memory.add_argument(
+        "--cache-policy",
+        choices=CACHE_POLICIES,
+        default="value",
+        help="which cached prefixes go first when memory is short; default %(default)s",
     )
     memory.add_argument(
         "--page-size", type=int, default=16, metavar="N", help="tokens per page; default %(default)s"
@@ -302,6 +308,7 @@ def _engine_config(options: argparse.Namespace) -> EngineConfig:
         swa_full_tokens_ratio=options.swa_full_tokens_ratio,
         max_running_requests=options.max_running_requests,
         disable_radix_cache=options.disable_radix_cache,
+        cache_policy=options.cache_policy,
         threads=options.threads,
         paranoid=options.paranoid,
     )

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from transom.errors import ConfigError
 
 KV_DTYPES = ("float16", "float32")
+CACHE_POLICIES = ("value", "lru", "lfu", "fifo", "priority")
 LOG_LEVELS = ("debug", "info", "warning", "error")
 
 _BYTES = re.compile(r"(\d+(?:\.\d+)?)\s*([kmgt]?)(?:i?b)?", re.IGNORECASE)
@@ -38,6 +39,7 @@ class EngineConfig:
     threads: int | None = None
     paranoid: bool = False
     kv_dtype: str = "float16"
+    cache_policy: str = "value"
 
     def __post_init__(self) -> None:
         _within("--page-size", self.page_size, 1, 4096)
@@ -51,6 +53,10 @@ class EngineConfig:
             raise ConfigError(f"--swa-full-tokens-ratio is {ratio:g}; it must be above 0 and at most 1")
         if self.kv_dtype not in KV_DTYPES:
             raise ConfigError(f"--kv-dtype is {self.kv_dtype!r}; it must be one of {', '.join(KV_DTYPES)}")
+        if self.cache_policy not in CACHE_POLICIES:
+            raise ConfigError(
+                f"--cache-policy is {self.cache_policy!r}; it must be one of {', '.join(CACHE_POLICIES)}"
+            )
         if self.kv_bytes is not None and self.max_total_tokens is not None:
             raise ConfigError("--kv-bytes and --max-total-tokens both size the KV pools; give one of them")
 

@@ -196,6 +196,14 @@ class PageCopy:
 
 
 @dataclass(frozen=True, slots=True)
+class Discard:
+    """Give the memory of `pages` back to the system: nobody owns them. They read as anything afterwards."""
+
+    component: int
+    pages: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class SpanWork:
     """Compute `tokens` at positions `[start, start + len(tokens))` of row `row`.
 
@@ -218,10 +226,11 @@ class SpanWork:
 
 @dataclass(frozen=True, slots=True)
 class StepWork:
-    """One forward of the model: copies first, then all spans. Never without spans."""
+    """One forward of the model: copies, in order, then discards, then all spans. Never without spans."""
 
     spans: tuple[SpanWork, ...]
     copies: tuple[PageCopy, ...]
+    discards: tuple[Discard, ...] = ()
 
     def __post_init__(self) -> None:
         assert self.spans, "a step computes something"

@@ -47,6 +47,8 @@ class ComponentInfo(msgspec.Struct, frozen=True):
     window: int | None
     tokens: int
     bytes: int
+    shared: bool = False
+    """Whether it shares its bytes with the others: `tokens` and `bytes` are the most it may come to."""
 
 
 class Ready(msgspec.Struct, tag=True, frozen=True, array_like=True):

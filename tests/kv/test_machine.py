@@ -11,7 +11,7 @@ from tests.kv.world import MIXES, PAGE_SIZES, WINDOWS, Fault, Job, World, compon
 
 from transom.errors import NoSpace
 from transom.kv.cache import PrefixCaching
-from transom.kv.layout import pages_alone
+from transom.kv.layout import address_space, pages_alone
 from transom.values import State
 
 CONTEXT = 40
@@ -28,12 +28,27 @@ class CacheMachine(RuleBasedStateMachine):
         window=st.sampled_from(WINDOWS),
         mix=st.sampled_from(MIXES),
         slack=st.integers(0, 12),
+        budget=st.booleans(),
         caching=st.sampled_from([PrefixCaching.ON, PrefixCaching.ON, PrefixCaching.ON, PrefixCaching.OFF]),
     )
-    def begin(self, page_size: int, window: int, mix: str, slack: int, caching: PrefixCaching) -> None:
+    def begin(
+        self, page_size: int, window: int, mix: str, slack: int, caching: PrefixCaching, budget: bool
+    ) -> None:
         kinds = components(mix, window)
         pages = tuple(pages_alone(kind, page_size, CONTEXT, 1) + slack for kind in kinds)
         self.world = World(kinds, pages, page_size, context=CONTEXT, caching=caching)
+        if budget:
+            sizes = tuple(3 + 2 * component for component in range(len(kinds)))
+            total = sum(n * size for n, size in zip(pages, sizes, strict=True))
+            self.world = World(
+                kinds,
+                address_space(total, sizes),
+                page_size,
+                context=CONTEXT,
+                caching=caching,
+                budget=total,
+                page_bytes=sizes,
+            )
         self.cache = self.world.cache
         self.seen: list[list[int]] = [[0] * CONTEXT]
 
@@ -58,8 +73,8 @@ class CacheMachine(RuleBasedStateMachine):
         cold = way % 4 == 0
         chosen = self.cache.cold() if cold else offer
         cost = [take + pin for take, pin in zip(chosen.takes, chosen.pins, strict=True)]
-        before, room = self.world.snapshot(), self.cache.room()
-        fits = len(self.running()) < 4 and all(c <= r for c, r in zip(cost, room, strict=True))
+        before, room = self.world.snapshot(), self.cache.space()
+        fits = len(self.running()) < 4 and room.covers(cost)
         try:
             self.world.admit(tokens, salt, cold=cold)
         except NoSpace:
@@ -67,7 +82,7 @@ class CacheMachine(RuleBasedStateMachine):
             same(before, self.world.snapshot())
             return
         assert fits
-        assert self.cache.room() == tuple(r - c for r, c in zip(room, cost, strict=True)), (offer, room)
+        assert self.cache.space() == room.less(cost), (offer, room)
         self.seen.append(tokens)
 
     @precondition(lambda self: self.running())
@@ -110,26 +125,31 @@ class CacheMachine(RuleBasedStateMachine):
 
     def extend(self, job: Job, end: int) -> bool:
         """It succeeds exactly when there is room, and takes exactly what was said."""
-        growth, room = self.cache.growth(job.holding, 0, end), self.cache.room()
+        growth, room = self.cache.growth(job.holding, 0, end), self.cache.space()
         before = self.world.snapshot()
         try:
             self.cache.extend(job.holding, end)
         except NoSpace as error:
             assert error.need > error.have, error
-            assert any(g > r for g, r in zip(growth, room, strict=True)), (growth, room)
+            assert not room.covers(growth), (growth, room)
             same(before, self.world.snapshot())
             return False
-        assert self.cache.room() == tuple(r - g for r, g in zip(room, growth, strict=True)), (growth, room)
+        assert room.covers(growth) and self.cache.space() == room.less(growth), (growth, room)
         return True
 
     def publish(self, job: Job) -> None:
-        """The tree has then all it had, plus holes filled. At most one snapshot goes for one that comes."""
-        before, room = self.world.resident(), self.cache.room()
+        """The tree has then all it had, plus holes filled. Only a snapshot's page may cost another.
+
+        Under one budget that other may be of any component.
+        """
+        before, room = self.world.resident(), self.cache.space().pages
         self.cache.publish(job.holding, job.tokens)
+        if self.cache.layout.budget is not None and any(isinstance(k, State) for k in self.world.kinds):
+            return
         for component, (old, new) in enumerate(zip(before, self.world.resident(), strict=True)):
             if not isinstance(self.world.kinds[component], State):
                 assert old <= new, (old, new)
-                assert self.cache.room()[component] >= room[component], "publishing needs no page"
+                assert self.cache.space().pages[component] >= room[component], "publishing needs no page"
             elif not old <= new:
                 assert len(old - new) == len(new - old) == 1, (old, new)
 
@@ -230,7 +250,7 @@ def walk(page_size: int, window: int, mix: str, seed: int, steps: int) -> CacheM
     machine = CacheMachine()
     random = np.random.default_rng([page_size, window, len(mix), ord(mix[0]), seed])
     caching = PrefixCaching.OFF if seed % 5 == 4 else PrefixCaching.ON
-    machine.begin(page_size, window, mix, int(random.integers(0, 12)), caching)
+    machine.begin(page_size, window, mix, int(random.integers(0, 12)), caching, seed % 3 == 1)
     for _ in range(steps):
         one_operation(machine, random)
         machine.sound()

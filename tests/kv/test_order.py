@@ -1,6 +1,6 @@
 """Orders: who is asked for pages first, by each policy, and that undoing restores every place."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import pytest
 
@@ -11,7 +11,7 @@ from transom.kv.order import CachePolicy, Clock, Link, Order, Price
 @dataclass
 class Thing:
     name: str
-    price: Price = Price(1, 10, 10)
+    price: Price = field(default_factory=lambda: Price(1, 10, 10))
 
 
 class Shelf:

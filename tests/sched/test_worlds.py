@@ -22,8 +22,10 @@ def random_world(random: random.Random, page: int, window: int) -> World:
     components: tuple[ComponentSpec, ...] = (Full(), *map(Window, windows), *more)
     least = minimum(components, page, context)
     full_more, window_more = random.choice([(0, 0), (0.2, 8), (1, 8), (1, 8), (4, 1), (4, 3)])
+    sizes = tuple(random.randint(1, 9) for _ in components) if random.random() < 0.4 else ()
     return World(
         page=page,
+        page_bytes=sizes,
         windows=windows,
         more=more,
         pages=[int(least[0] * (1 + full_more)), *(int(pages * (1 + window_more)) for pages in least[1:])],

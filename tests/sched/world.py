@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from transom.kv.cache import Holding, HybridCache
-from transom.kv.layout import CacheLayout, PrefixCaching, pages_alone
+from transom.kv.layout import CacheLayout, PrefixCaching, address_space, pages_alone
 from transom.sched.intents import Admit, Continue, Plan
 from transom.sched.limits import Limits
 from transom.sched.scheduler import Scheduler
@@ -97,6 +97,8 @@ class ContentRunner:
         for copy in work.copies:
             pages = self.stored[copy.component]
             pages[copy.target, : copy.tokens] = pages[copy.source, : copy.tokens]
+        for discard in work.discards:
+            self.stored[discard.component][list(discard.pages)] = -9
         for span in work.spans:
             self._check_tokens(span)
             self._check_content(span, span.start)
@@ -234,20 +236,26 @@ class World:
         patience: int = 8,
         outputs_expected: int = 1,
         prefix_gain_min: int = 1,
+        page_bytes: tuple[int, ...] = (),
     ) -> None:
+        """With `page_bytes` all pools share what `pages` would cost; else they are cut so."""
         components: tuple[ComponentSpec, ...] = (
             Full(),
             *(Window(w, name=f"window{w}") for w in windows),
             *more,
         )
         least = minimum(components, page, context)
+        cut = tuple(least if pages is None else pages)
+        budget = sum(n * size for n, size in zip(cut, page_bytes, strict=True)) if page_bytes else None
         layout = CacheLayout(
             components=components,
-            pages=tuple(least if pages is None else pages),
+            pages=cut if budget is None else address_space(budget, page_bytes),
             page_size=page,
             rows=rows,
             context=context,
             prefix_caching=caching,
+            budget=budget,
+            page_bytes=page_bytes,
         )
         self.context = context
         self.cache = HybridCache(layout)
@@ -349,7 +357,7 @@ class World:
         for component in stats.components:
             assert component.referenced == 0 and component.private == 0, component
             assert component.free + component.unreferenced == component.capacity, component
-        assert self.cache.room() == self.cache.layout.pages
+        assert self.cache.space().bytes == (self.cache.layout.budget or 0)
         assert self.cache.pending_copies() == ()
 
     def finish(self) -> None:

@@ -109,4 +109,5 @@ def _component(engine: Engine, number: int) -> wire.ComponentInfo:
         window=layers[0].attention.window,
         tokens=engine.sizing.layout.pages[number] * engine.config.page_size,
         bytes=engine.sizing.bytes[number],
+        shared=engine.sizing.layout.budget is not None,
     )

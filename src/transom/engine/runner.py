@@ -16,6 +16,7 @@ class ModelRunner:
     def __init__(self, ops: Ops, model: Model, store: KVStore, tables: Sequence[I32]) -> None:
         self._ops = ops
         self._model = model
+        self._store = store
         self._kv = tuple(store.paged(component, table) for component, table in enumerate(tables))
 
     def run(self, work: StepWork) -> StepResult:
@@ -30,4 +31,6 @@ class ModelRunner:
         """The step, up to the logits `[spans that sample, vocabulary]`."""
         for copy in work.copies:
             self._ops.copy_pages(self._kv[copy.component], copy.source, copy.target, copy.tokens)
+        for discard in work.discards:
+            self._store.discard(discard.component, discard.pages)
         return forward(self._ops, self._model, self._kv, assemble(work))

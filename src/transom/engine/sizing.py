@@ -4,8 +4,9 @@ from dataclasses import dataclass, replace
 
 from transom.config import EngineConfig
 from transom.errors import ConfigError
-from transom.kv.components import first_needed, is_rooted
-from transom.kv.layout import CacheLayout, PrefixCaching, longest_alone
+from transom.kv.components import first_needed, is_ranged, is_rooted
+from transom.kv.layout import CacheLayout, PrefixCaching, address_space, bytes_alone, longest_alone
+from transom.kv.order import CachePolicy
 from transom.models.spec import ModelSpec
 from transom.ops.store import KVType, PageShape
 from transom.values import ComponentSpec
@@ -25,13 +26,19 @@ class Sizing:
 
     @property
     def bytes(self) -> tuple[int, ...]:
+        """Of each component; with a budget, the most that it may come to."""
         return tuple(n * shape.page_bytes for n, shape in zip(self.layout.pages, self.shapes, strict=True))
 
 
 def size_pools(spec: ModelSpec, config: EngineConfig) -> Sizing:
     """Raises ConfigError, naming the minimum, if no request could run."""
     shapes = spec.page_shapes(config.page_size, KVType(config.kv_dtype))
+    sizes = tuple(shape.page_bytes for shape in shapes)
     pages = _pages(spec, config, shapes)
+    budget = None
+    if config.swa_full_tokens_ratio is None:  # the pools share what they would cost if cut
+        budget = config.kv_bytes or sum(n * size for n, size in zip(pages, sizes, strict=True))
+        pages = address_space(budget, sizes)
     caching = PrefixCaching.OFF if config.disable_radix_cache else PrefixCaching.ON
     layout = CacheLayout(
         components=spec.components,
@@ -40,6 +47,9 @@ def size_pools(spec: ModelSpec, config: EngineConfig) -> Sizing:
         rows=config.max_running_requests,
         context=spec.context,
         prefix_caching=caching,
+        budget=budget,
+        page_bytes=sizes,
+        policy=CachePolicy(config.cache_policy),
     )
     context = longest_alone(layout, chunk=1)
     if context < 2:
@@ -49,6 +59,12 @@ def size_pools(spec: ModelSpec, config: EngineConfig) -> Sizing:
 
 def _too_small(layout: CacheLayout) -> str:
     have = ", ".join(f"{c.name} {n}" for c, n in zip(layout.components, layout.pages, strict=True))
+    if layout.budget is not None:
+        least = bytes_alone(layout, 2, 1)
+        return (
+            f"a KV budget of {layout.budget} bytes cannot hold a request of two tokens, which needs {least}; "
+            "raise --kv-bytes or --max-total-tokens"
+        )
     return (
         f"the KV pools ({have} pages of {layout.page_size} tokens) cannot hold a request of two tokens; "
         "raise --kv-bytes or --max-total-tokens"
@@ -73,6 +89,8 @@ def _tokens_of(component: ComponentSpec, config: EngineConfig, tokens: int) -> i
         return tokens
     if config.swa_full_tokens_ratio is not None:
         return int(tokens * config.swa_full_tokens_ratio)
+    if not is_ranged(component):
+        return WINDOWS_KEPT * config.page_size  # a page each
     window = tokens - first_needed(component, tokens) + 1
     return min(tokens, WINDOWS_KEPT * window + 2 * config.chunked_prefill_size)
 

@@ -101,6 +101,8 @@ class World:
     def run_copies(self) -> None:
         for copy in self.cache.pending_copies():
             self.contents.copy(copy)
+        for discard in self.cache.pending_discards():
+            self.contents.forget(discard.component, np.array(discard.pages))
         self.cache.copies_done()
 
     def forget_free(self) -> None:

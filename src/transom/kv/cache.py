@@ -3,23 +3,31 @@
 A request's life:  admit  ->  (extend -> [runner] -> copies_done -> advance -> publish -> slide)*  ->  drop
 """
 
+from collections.abc import Sequence
+
 import numpy as np
 
 from transom.errors import NoSpace
 from transom.kv import layout as sizes
+from transom.kv.budget import Budget
 from transom.kv.check import check
+from transom.kv.events import EventBatch, EventLog
+from transom.kv.explain import Explanation, explain
+from transom.kv.fork import begin_fork, copy_of, private_entries, share
 from transom.kv.holding import Begin, Holding, Namespace, Offer, Pending
 from transom.kv.journal import Journal, Savepoint, Transaction
 from transom.kv.layout import CacheLayout, PrefixCaching
 from transom.kv.match import Hit, best_hit, page_copied, pages_read
+from transom.kv.pins import Pins
 from transom.kv.pool import PagePool, owner_of
 from transom.kv.publish import Publisher
-from transom.kv.reclaim import purge, reclaim
+from transom.kv.reclaim import make_room, purge
+from transom.kv.room import Room
 from transom.kv.rows import RowTable
 from transom.kv.snapshots import SnapshotKeeper
-from transom.kv.stats import CacheStats, ComponentStats, Counters
-from transom.kv.tree import Path, PrefixTree
-from transom.values import PageCopy, RequestId, Tokens
+from transom.kv.stats import CacheStats, Counters, cache_stats
+from transom.kv.tree import TOKEN_BYTES, Path, PrefixTree, as_key
+from transom.values import Discard, PageCopy, RequestId, Tokens
 
 __all__ = [
     "Begin",
@@ -53,8 +61,12 @@ class HybridCache:
             for component, pages in zip(layout.components, layout.pages, strict=True)
         )
         self.rows = tuple(RowTable(layout.rows, grid.entries(layout.context), journal) for grid in self.grids)
+        self.budget = Budget(layout.budget, layout.page_bytes, self.pools, journal)
+        names = tuple(component.name for component in layout.components)
+        self.log = EventLog(names, layout.page_size * TOKEN_BYTES, journal)
         costs = layout.page_bytes or (1,) * len(self.pools)
-        self.tree = PrefixTree(self.pools, self.grids, layout.policy.policy, costs, journal)
+        self.tree = PrefixTree(self.pools, self.grids, layout.policy.policy, costs, self.log, journal)
+        self.pins = Pins(self.tree, self.log, layout.pin_tokens, journal)
         self.counters = Counters(len(self.pools), journal)
         self.holdings: tuple[Holding | None, ...] = (None,) * layout.rows
         """By row."""
@@ -79,9 +91,13 @@ class HybridCache:
         takes = tuple([grid.own(0) for grid in self.grids])
         return Offer(Begin(0, 0, 0), takes, (0,) * len(takes))
 
+    def space(self) -> Room:
+        """What is to be had: free, or of the tree and unreferenced. Exact: `space().covers(growth)`."""
+        return self.budget.room()
+
     def room(self) -> tuple[int, ...]:
-        """Pages to be had per component: free, or of the tree and unreferenced. Exact."""
-        return tuple([pool.room for pool in self.pools])
+        """Pages to be had of each component if no other took any."""
+        return self.budget.room().alone()
 
     def growth(self, holding: Holding | None, begin_start: int, end: int) -> tuple[int, ...]:
         """Pages that extend(holding, end) would take; with None, after an admission at `begin_start`."""
@@ -104,17 +120,16 @@ class HybridCache:
 
     def stats(self) -> CacheStats:
         """A snapshot."""
-        counts = self.counters.admissions
-        return CacheStats(
-            components=tuple(self._component_stats(component) for component in range(len(self.pools))),
-            page_size=self.layout.page_size,
-            rows_used=len(self._live()),
-            epoch=self.epoch,
-            admitted=counts.admitted,
-            hits=counts.hits,
-            hit_tokens=counts.hit_tokens,
-            pages_copied=counts.pages_copied,
-        )
+        return cache_stats(self)
+
+    def explain(self, namespace: Namespace, tokens: Tokens) -> Explanation:
+        """Why a request with `tokens` would begin where it would."""
+        key = as_key(tokens, len(tokens) - 1)
+        return explain(self.tree, self.grids, self.log, namespace, key)
+
+    def events(self, since: int) -> EventBatch:
+        """What was stored and removed, from event number `since` on."""
+        return self.log.since(since)
 
     def check(self) -> None:
         """All invariants; AssertionError with the values."""
@@ -123,6 +138,10 @@ class HybridCache:
     def pending_copies(self) -> tuple[PageCopy, ...]:
         """To run, in order, before any kernel of the next step."""
         return tuple([pending.copy for pending in self.pending])
+
+    def pending_discards(self) -> tuple[Discard, ...]:
+        """To give back to the system, after the copies and before any kernel of the next step."""
+        return self.budget.discards()
 
     # ---------------------------------------------------------------- transitions
 
@@ -159,10 +178,11 @@ class HybridCache:
             return
         growth = self.growth(holding, 0, end)
         with self._journal.transaction():
-            self._require_room(growth)
+            self._make_room(growth, holding.request)
             for component, count in enumerate(growth):
                 first = self.grids[component].entries(holding.allocated)
                 self._take(holding.row, component, first, count)
+            self.budget.settle()
             self._journal.assign(holding, "allocated", end)
 
     def advance(self, holding: Holding, end: int) -> None:
@@ -201,6 +221,7 @@ class HybridCache:
             path = Publisher(self.tree, self.rows, self.grids, self.counters, holding).run(key, whole)
             for component in kept:
                 self._add_pending(self._snapshots.keep(holding, path, component, key))
+            self.budget.settle()
             self._use(path, holding, hit=False)
             self.tree.trim(path.end)
             self._journal.assign(holding, "published", whole)
@@ -229,11 +250,43 @@ class HybridCache:
             self._purge_if_hidden(holding.namespace)
             self.tree.unpark()
 
-    def copies_done(self) -> None:
-        """The pending copies have run; their sources are released."""
-        if not self.pending:
-            return
+    def fork(self, holding: Holding, request: RequestId, tokens: Tokens) -> Holding:
+        """A second holding where `holding` stands: whole pages shared, the rest copied. Raises NoSpace.
+
+        `tokens` are those computed, at least. What the copies read must not change before they have run.
+        """
+        self._require_live(holding)
+        assert not any(pending.holding is holding for pending in self.pending), "its copies have not run"
+        if None not in self.holdings:
+            raise NoSpace("rows", 1, 0)
         with self._journal.transaction():
+            self.publish(holding, tokens)
+            child = begin_fork(self, holding, request, len(tokens))
+            self._seat(child.row, child)
+            share(self, holding, child)
+            own = private_entries(self, holding)
+            self._make_room([len(entries) for entries in own], request)
+            for component, entries in enumerate(own):
+                for entry in entries:
+                    self._take(child.row, component, entry, 1)
+                    self._add_pending(copy_of(self, holding, child, component, entry))
+            self.budget.settle()
+        return child
+
+    def pin(self, namespace: Namespace, tokens: Tokens, steps: int) -> int:
+        """What is cached of `tokens` gives its pages last, for `steps` steps. Returns how many tokens.
+
+        Order only: no page is held. Raises NoSpace (`pins`) beyond `layout.pin_tokens`.
+        """
+        with self._journal.transaction():
+            return self.pins.add(namespace, as_key(tokens, len(tokens)), steps)
+
+    def copies_done(self) -> None:
+        """A step has been computed: its copies and discards have run, and what copies read is released."""
+        with self._journal.transaction():
+            self._journal.assign(self.log, "step", self.log.step + 1)
+            self.pins.expire()
+            self.budget.discards_done()
             done = self.pending
             self._end_copies(list(done))
             for namespace in {pending.holding.namespace for pending in done}:
@@ -246,8 +299,10 @@ class HybridCache:
         """
         with self._journal.transaction():
             self._journal.assign(self, "epoch", self.epoch + 1)
+            self.log.clear(self.epoch)
             for root in list(self.tree.roots.values()):
                 purge(self.tree, root)
+            self._forget_lost_snapshots()
 
     # ---------------------------------------------------------------- admission
 
@@ -300,7 +355,7 @@ class HybridCache:
             if source:
                 self.pools[component].reference([source])
         own = tuple([grid.own(holding.start) for grid in self.grids])
-        self._require_room(own)
+        self._make_room(own, holding.request)
         for component, (grid, source) in enumerate(zip(self.grids, sources, strict=True)):
             if own[component]:
                 entry = grid.shared(holding.published)
@@ -309,6 +364,7 @@ class HybridCache:
             if source:
                 copy = PageCopy(component, source, target, grid.copied(holding.start))
                 self._add_pending(Pending(holding, copy, pin=source))
+        self.budget.settle()
 
     def _use(self, path: Path, holding: Holding, *, hit: bool) -> None:
         first = tuple([grid.keep(holding.computed) for grid in self.grids])
@@ -316,31 +372,17 @@ class HybridCache:
 
     # ---------------------------------------------------------------- pages of a row
 
-    def _require_room(self, growth: tuple[int, ...]) -> None:
-        for pool, count in zip(self.pools, growth, strict=True):
-            if count > pool.room:
-                raise NoSpace(pool.name, count, pool.room)
+    def _make_room(self, need: Sequence[int], request: RequestId) -> None:
+        """`need` pages of each component can be taken then. Raises NoSpace."""
+        self.log.request = request
+        make_room(self.tree, self.budget, self.counters, need)
+        self._forget_lost_snapshots()
 
     def _take(self, row: int, component: int, first: int, count: int) -> None:
-        """`count` pages for entries from `first` on, of the tree's unreferenced ones if need be."""
+        """`count` free pages for entries from `first` on."""
         if not count:
             return
-        self._free(component, count)
         self.rows[component].write(row, first, self.pools[component].take(count, owner_of(row)))
-
-    def _free(self, component: int, count: int) -> None:
-        """At least `count` pages are free then."""
-        free = self.pools[component].free
-        if count > free:
-            self._reclaim(component, count - free)
-
-    def _reclaim(self, component: int, count: int) -> None:
-        assert count > 0, count
-        before = [pool.tree for pool in self.pools]
-        reclaim(self.tree, component, count)
-        for other, (pool, pages) in enumerate(zip(self.pools, before, strict=True)):
-            if pool.tree < pages:
-                self.counters.add(other, reclaimed=pages - pool.tree)
 
     def _let_go(self, holding: Holding, component: int, start: int, end: int) -> None:
         """Entries [start, end) end: what is the tree's is unreferenced, what is private goes back."""
@@ -376,13 +418,13 @@ class HybridCache:
         """Components that keep a snapshot now: there is none, it may be hit, and a page is to be had."""
         if self._is_hidden(holding.namespace):
             return []
-        wanted = self._snapshots.wanted(holding, key)
-        kept = []
-        for component in wanted:
-            if self.pools[component].room:
-                self._free(component, 1)
-                kept.append(component)
-        return kept
+        need = [0] * len(self.pools)
+        for component in self._snapshots.wanted(holding, key):
+            need[component] = 1
+            if not self.space().covers(need):
+                need[component] = 0
+        self._make_room(need, holding.request)
+        return [component for component, count in enumerate(need) if count]
 
     def _leave_snapshots(self, holding: Holding) -> None:
         """Snapshots not copied yet: the request's own page takes the place of the copy, as it ends."""
@@ -417,28 +459,11 @@ class HybridCache:
         root = self.tree.roots.get(namespace)
         if root is not None and self._is_hidden(namespace):
             purge(self.tree, root)
+            self._forget_lost_snapshots()
+
+    def _forget_lost_snapshots(self) -> None:
+        if any(pending.snapshot_of is not None for pending in self.pending):
+            self._journal.assign(self, "pending", self._snapshots.written(self.pending))
 
     def _require_live(self, holding: Holding) -> None:
         assert self.holdings[holding.row] is holding, (holding, self.holdings[holding.row])
-
-    def _live(self) -> list[Holding]:
-        return [holding for holding in self.holdings if holding is not None]
-
-    def _component_stats(self, component: int) -> ComponentStats:
-        pool, traffic = self.pools[component], self.counters.traffic[component]
-        return ComponentStats(
-            name=pool.name,
-            capacity=pool.capacity,
-            free=pool.free,
-            referenced=pool.tree - pool.idle,
-            unreferenced=pool.idle,
-            private=pool.capacity - pool.free - pool.tree,
-            reclaimed=traffic.reclaimed,
-            holes_filled=traffic.holes_filled,
-            duplicates_returned=traffic.duplicates_returned,
-        )
-
-
-def as_key(tokens: Tokens, count: int) -> bytes:
-    """The first `count` tokens as the tree compares them, from any integer array."""
-    return np.asarray(tokens)[:count].astype(np.int32, copy=False).tobytes()

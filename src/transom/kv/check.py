@@ -38,9 +38,23 @@ def check(cache: "HybridCache") -> None:
             for component, where in enumerate(places):
                 _check_path(cache, holding, component, where)
     _check_orders(cache)
+    _check_budget(cache)
 
 
 # ---------------------------------------------------------------- whose pages
+
+
+def _check_budget(cache: "HybridCache") -> None:
+    """6: bytes in use are the sum over pools; with what is free and touched they never pass the budget."""
+    layout = cache.layout
+    if layout.budget is None:
+        return
+    owned = [int(np.count_nonzero(pool.owners() != FREE)) for pool in cache.pools]
+    in_use = sum(count * size for count, size in zip(owned, layout.page_bytes, strict=True))
+    assert in_use == cache.budget.in_use(), (owned, in_use, cache.budget.in_use())
+    assert in_use <= cache.budget.touched() <= layout.budget, (in_use, cache.budget.touched(), layout.budget)
+    for pool in cache.pools:
+        assert 0 <= pool.untouched <= pool.free, (pool.name, pool.untouched, pool.free)
 
 
 def _nodes(cache: "HybridCache") -> list[tuple["Namespace", Node, int]]:

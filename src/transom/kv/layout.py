@@ -30,6 +30,7 @@ class CacheLayout:
     budget     bytes that all pools share; None: the pools are cut once and for all
     page_bytes bytes of a page per component, with a budget
     policy     who gives pages first
+    pin_tokens most tokens that users may have pinned at a time
     """
 
     components: tuple[ComponentSpec, ...]
@@ -41,6 +42,7 @@ class CacheLayout:
     budget: int | None = None
     page_bytes: tuple[int, ...] = ()
     policy: CachePolicy = CachePolicy.VALUE
+    pin_tokens: int = 1 << 16
 
     def grids(self) -> tuple[PageRule, ...]:
         """One per component: what `needed` means in pages."""

@@ -43,6 +43,7 @@ class PagePool:
         "idle",
         "name",
         "tree",
+        "untouched",
     )
 
     def __init__(self, name: str, capacity: int, journal: Journal) -> None:
@@ -55,6 +56,8 @@ class PagePool:
         """Pages of the tree."""
         self.idle = 0
         """Pages of the tree that no row reads."""
+        self.untouched = capacity
+        """Free pages that cost no memory: never taken, or discarded. They lie at the bottom of the stack."""
         self._free: Pages = np.arange(capacity, 0, -1, dtype=np.int64)
         self._owner = np.full(capacity + 1, FREE, dtype=np.int32)
         self._references = np.zeros(capacity + 1, dtype=np.int32)
@@ -77,6 +80,9 @@ class PagePool:
         index = as_pages(pages)
         return len(index) - int(np.count_nonzero(self._references[index]))
 
+    def is_of_tree(self, page: int) -> bool:
+        return bool(self._owner[page] == TREE)
+
     def owners(self) -> NDArray[np.int32]:
         """A copy: owner of each page, [capacity + 1]."""
         return self._owner.copy()
@@ -85,7 +91,17 @@ class PagePool:
         """A copy of the free list; the next page to be taken is last."""
         return self._free[: self.free].copy()
 
+    def untouched_pages(self) -> Pages:
+        """A copy: the free pages that cost no memory."""
+        return self._free[: self.untouched].copy()
+
     # ---------------------------------------------------------------- free <-> private
+
+    def discard(self, count: int) -> Pages:
+        """`count` free pages that were touched, from now on untouched; the next to be taken go last."""
+        assert 0 < count <= self.free - self.untouched, (self.name, count, self.free, self.untouched)
+        self._journal.assign(self, "untouched", self.untouched + count)
+        return self._free[self.untouched - count : self.untouched].copy()
 
     def take(self, count: int, owner: int) -> Pages:
         """`count` free pages, now private to `owner`. Raises NoSpace."""
@@ -94,8 +110,9 @@ class PagePool:
             raise NoSpace(self.name, count, self.free)
         pages = self._free[self.free - count : self.free][::-1].copy()
         assert (self._owner[pages] == FREE).all(), (self.name, pages)
-        self._journal.log(self._push, pages)
+        self._journal.log(self._untake, pages, self.untouched)
         self.free -= count
+        self.untouched = min(self.untouched, self.free)
         self._owner[pages] = owner
         return pages
 
@@ -152,6 +169,10 @@ class PagePool:
         self._stamp[index] = order
         assert (self._stamp[index] == order).all(), (self.name, "named twice", index)
 
+    def _untake(self, pages: Pages, untouched: int) -> None:
+        self._push(pages)
+        self.untouched = untouched
+
     def _push(self, index: Pages) -> None:
         # Reversed, so that undoing a take restores the stack to the entry.
         self._free[self.free : self.free + len(index)] = index[::-1]
@@ -160,6 +181,7 @@ class PagePool:
 
     def _pop(self, index: Pages, owner: int) -> None:
         self.free -= len(index)
+        assert self.untouched <= self.free, (self.name, self.untouched, self.free)
         assert (self._free[self.free : self.free + len(index)] == index[::-1]).all(), (self.name, index)
         self._owner[index] = owner
 

@@ -1,10 +1,32 @@
 """Taking pages back from the tree: under pressure, and from roots that nothing will ever hit again."""
 
+from collections.abc import Sequence
+
 import numpy as np
 
+from transom.kv.budget import Budget
 from transom.kv.order import RANK_USELESS, Link
 from transom.kv.pool import Pages
+from transom.kv.stats import Counters
 from transom.kv.tree import Node, PrefixTree, Root
+
+
+def make_room(tree: PrefixTree, budget: Budget, counters: Counters, need: Sequence[int]) -> None:
+    """`need` pages of each component can be taken then. Raises NoSpace.
+
+    A pool short of pages asks its own victims; when bytes are short, whoever's is worth least gives.
+    """
+    budget.require(need)
+    before = [pool.tree for pool in tree.pools]
+    for component, (pool, count) in enumerate(zip(tree.pools, need, strict=True)):
+        if count > pool.free:
+            reclaim(tree, component, count - pool.free)
+    while short := budget.short(need):
+        component = cheapest(tree)
+        take_from(tree, component, budget.pages_of(component, short))
+    for component, (pool, pages) in enumerate(zip(tree.pools, before, strict=True)):
+        if pool.tree < pages:
+            counters.add(component, reclaimed=pages - pool.tree)
 
 
 def reclaim(tree: PrefixTree, component: int, count: int) -> None:

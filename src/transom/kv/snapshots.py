@@ -1,7 +1,8 @@
 """Snapshots of states: kept at cuts as pages of the tree, copied from and to the requests' own pages.
 
 A state changes with every token, so it is never shared. Publishing at a cut takes a page for the tree and
-notes a copy, which runs before the request computes on; a request that ends before gives its own page.
+notes a copy, which runs before the request computes on; a request that ends before gives its own page. Until
+it has run nobody holds the page: it may be taken back like any other, and then nothing is copied.
 """
 
 from dataclasses import dataclass, replace
@@ -42,9 +43,20 @@ class SnapshotKeeper:
         pool, row = self.tree.pools[component], holding.row
         page = pool.take(1, owner_of(row))
         pool.adopt(page, owner_of(row))
+        pool.unreference(page)
         self.tree.fill(node, component, [index], page)
         copy = PageCopy(component, int(self.rows[component].table[row, 0]), int(page[0]), 1)
-        return Pending(holding, copy, pin=copy.target, snapshot_of=key)
+        return Pending(holding, copy, pin=0, snapshot_of=key)
+
+    def written(self, pending: tuple[Pending, ...]) -> tuple[Pending, ...]:
+        """Without snapshots whose page was taken back before they were written: nothing waits for them."""
+        return tuple(
+            [
+                p
+                for p in pending
+                if p.snapshot_of is None or self.tree.pools[p.copy.component].is_of_tree(p.copy.target)
+            ]
+        )
 
     def leave(self, pending: Pending, all_pending: tuple[Pending, ...]) -> tuple[Pending, ...]:
         """The request of `pending` ends: its own page becomes the snapshot, the copy's target goes back.
@@ -59,7 +71,7 @@ class SnapshotKeeper:
         assert node.pages[component][index] == copy.target, (node, index, copy)
         left = [p for p in all_pending if p is not pending]
         moved = [p for p in left if p.copy.component == component and p.pin == copy.target]
-        for _ in (pending, *moved):
+        for _ in moved:
             pool.unreference([copy.target])
         self.tree.vacate(node, component, [index])
         self.rows[component].clear(row, 0, 1)

@@ -1,8 +1,12 @@
 """Immutable snapshots of a cache, and the counters behind them."""
 
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 from transom.kv.journal import Journal
+
+if TYPE_CHECKING:
+    from transom.kv.cache import HybridCache
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,3 +84,33 @@ class Counters:
             old.pages_copied + pages_copied,
         )
         self._journal.assign(self, "admissions", new)
+
+
+def cache_stats(cache: "HybridCache") -> CacheStats:
+    """A snapshot."""
+    counts = cache.counters.admissions
+    return CacheStats(
+        components=tuple(_component_stats(cache, component) for component in range(len(cache.pools))),
+        page_size=cache.layout.page_size,
+        rows_used=sum(holding is not None for holding in cache.holdings),
+        epoch=cache.epoch,
+        admitted=counts.admitted,
+        hits=counts.hits,
+        hit_tokens=counts.hit_tokens,
+        pages_copied=counts.pages_copied,
+    )
+
+
+def _component_stats(cache: "HybridCache", component: int) -> ComponentStats:
+    pool, traffic = cache.pools[component], cache.counters.traffic[component]
+    return ComponentStats(
+        name=pool.name,
+        capacity=pool.capacity,
+        free=pool.free,
+        referenced=pool.tree - pool.idle,
+        unreferenced=pool.idle,
+        private=pool.capacity - pool.free - pool.tree,
+        reclaimed=traffic.reclaimed,
+        holes_filled=traffic.holes_filled,
+        duplicates_returned=traffic.duplicates_returned,
+    )

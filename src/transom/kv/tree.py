@@ -7,10 +7,12 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from transom.kv.components import PageRule
+from transom.kv.events import EventLog, What
 from transom.kv.holding import Namespace
 from transom.kv.journal import Journal
 from transom.kv.order import RANK_PINNED, RANK_USEFUL, RANK_USELESS, Clock, Link, Order, Policy, Price
 from transom.kv.pool import PagePool, Pages, as_pages
+from transom.values import Tokens
 
 TOKEN_BYTES = 4
 NO_PAGES: Pages = np.zeros(0, dtype=np.int64)
@@ -138,6 +140,11 @@ def shared_tokens(left: bytes, right: bytes) -> int:
     return int(differs.argmax())
 
 
+def as_key(tokens: Tokens, count: int) -> bytes:
+    """The first `count` tokens as the tree compares them, from any integer array."""
+    return np.asarray(tokens)[:count].astype(np.int32, copy=False).tobytes()
+
+
 class PrefixTree:
     """Owns the nodes, and through the pools their pages. Mutable; every change is logged."""
 
@@ -146,6 +153,7 @@ class PrefixTree:
         "_grids",
         "_groups_of",
         "_journal",
+        "_log",
         "clock",
         "gives_whole",
         "groups",
@@ -154,7 +162,6 @@ class PrefixTree:
         "pools",
         "rooted",
         "roots",
-        "steps",
     )
 
     def __init__(
@@ -163,6 +170,7 @@ class PrefixTree:
         grids: tuple[PageRule, ...],
         policy: Policy,
         costs: tuple[int, ...],
+        log: EventLog,
         journal: Journal,
     ) -> None:
         """`costs` are bytes per page, by component: what prices are relative to."""
@@ -172,12 +180,11 @@ class PrefixTree:
         self.page_bytes = grids[0].page_size * TOKEN_BYTES
         self.roots: dict[Namespace, Root] = {}
         self.clock = Clock(journal)
-        self.steps = 0
-        """Steps computed so far: what pins are counted in."""
         self.gives_whole = policy.knows_boundaries and not all(rooted)
         """Whether a stretch or an island goes as a whole: half of one is of no use."""
         self._grids = grids
         self._costs = costs
+        self._log = log
         stem = rooted.index(True) if True in rooted else len(rooted)
         self.groups = tuple(c for c in range(len(pools)) if not rooted[c] or c == stem)
         """One component per reclaim order: the rooted ones go together, their first speaks for them."""
@@ -234,7 +241,7 @@ class PrefixTree:
             useless = there.find(1, 0, self.island(node, component)) >= 0
             rank = RANK_USELESS if useless else RANK_USEFUL
             size = self._costs[component] * there.count(1)
-        if node.pinned > self.steps and rank == RANK_USEFUL:
+        if node.pinned > self._log.step and rank == RANK_USEFUL:
             rank = RANK_PINNED
         return Price(rank, len(node.key) // TOKEN_BYTES, max(1, size))
 
@@ -249,6 +256,12 @@ class PrefixTree:
             nodes = path.nodes[max(0, after - 1) :]
             links = [node.links[group] for node in nodes]
             self.orders[group].use(links, hit=hit, priority=priority)
+
+    def reprice(self, path: Path) -> None:
+        """Pins have ended: keys of the path may be lower now."""
+        for node in path.nodes:
+            for order, link in zip(self.orders, node.links, strict=True):
+                order.bound(link)
 
     def unpark(self) -> None:
         """References have ended: nodes passed over while they were read are asked again."""
@@ -273,6 +286,7 @@ class PrefixTree:
         self._link(node)
         self._relist(node)
         self._relist(end)
+        self._tell_run(node, 0)
         return node
 
     def lengthen(self, end: Node, key: bytes, pages: tuple[Pages, ...]) -> Node:
@@ -280,7 +294,9 @@ class PrefixTree:
         assert key and len(key) == len(pages[0]) * self.page_bytes, (len(key), pages)
         if end.parent is not None and not end.children:
             longer = tuple(np.concatenate(pair) for pair in zip(end.pages, pages, strict=True))
+            size = end.size
             self._set(end, end.key + key, longer)
+            self._tell_run(end, size)
             return end
         return self.grow(end, key, pages)
 
@@ -312,6 +328,7 @@ class PrefixTree:
         assert not entries[index].any() and np.all(pages), (entries[index], pages)
         entries[index] = pages
         self._replace(node, component, entries)
+        self._tell(What.STORED, node, component, index.tolist())
 
     # ---------------------------------------------------------------- shrinking
 
@@ -323,6 +340,7 @@ class PrefixTree:
         self.pools[component].release(entries[index])
         entries[index] = 0
         self._replace(node, component, entries)
+        self._tell(What.REMOVED, node, component, index.tolist())
 
     def cut(self, node: Node, count: int) -> None:
         """The last `count` pages of a leaf go back to the pools, of all components."""
@@ -349,6 +367,24 @@ class PrefixTree:
         if isinstance(node, Root) and not node.children and self.roots.get(node.namespace) is node:
             self._journal.log(self.roots.__setitem__, node.namespace, node)
             del self.roots[node.namespace]
+
+    # ---------------------------------------------------------------- events
+
+    def _tell_run(self, node: Node, first: int) -> None:
+        """Pages of `node` from `first` on are new."""
+        for component, resident in enumerate(node.resident):
+            index = [place for place in range(first, node.size) if resident[place]]
+            if index:
+                self._tell(What.STORED, node, component, index)
+
+    def _tell(self, what: What, node: Node, component: int, index: list[int]) -> None:
+        start, keys, above = node.start, [node.key], node.parent
+        while above is not None and above.parent is not None:
+            keys.append(above.key)
+            above = above.parent
+        assert isinstance(above, Root), node
+        pages = [start + place for place in index]
+        self._log.record(what, component, above.namespace, tuple(reversed(keys)), pages)
 
     # ---------------------------------------------------------------- primitives
 

@@ -2,6 +2,7 @@
 
 import mmap
 import sys
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -55,7 +56,8 @@ class KVStore:
         assert len(shapes) == len(pages), (len(shapes), len(pages))
         self.shapes = shapes
         self.pages = pages
-        self._views = tuple(_map(shape, n + 1) for shape, n in zip(shapes, pages, strict=True))
+        self._maps = tuple(_map(shape, n + 1) for shape, n in zip(shapes, pages, strict=True))
+        self._views = tuple(_view(m, shape) for m, shape in zip(self._maps, shapes, strict=True))
 
     def view(self, component: int) -> NDArray[np.float16] | F32:
         """`[pages + 1, layers, 2, page_size, kv_heads, head_dim]`, pages strided by `page_bytes`."""
@@ -66,15 +68,38 @@ class KVStore:
         assert table.dtype == np.int32 and table.ndim == 2, (table.dtype, table.shape)
         return PagedKV(self.view(component), table, self.shapes[component].page_size)
 
+    def discard(self, component: int, pages: Sequence[int]) -> None:
+        """Gives the memory of pages back to the system; they read as zeros. Runs of pages go in one call."""
+        size = self.shapes[component].page_bytes
+        for first, count in runs(pages):
+            assert first > 0 and first + count <= self.pages[component] + 1, (component, first, count)
+            if size % mmap.PAGESIZE == 0:
+                self._maps[component].madvise(mmap.MADV_DONTNEED, first * size, count * size)
+
     def fill(self, value: float) -> None:
         """Overwrite every slot, the null page's too, touching all memory. NaN betrays reads of dead slots."""
         for view in self._views:
             view[...] = value
 
 
-def _map(shape: PageShape, pages: int) -> NDArray[np.float16] | F32:
+def runs(pages: Sequence[int]) -> list[tuple[int, int]]:
+    """`pages` as (first, count), ascending."""
+    found: list[tuple[int, int]] = []
+    for page in sorted(pages):
+        if found and sum(found[-1]) == page:
+            found[-1] = (found[-1][0], found[-1][1] + 1)
+        else:
+            found.append((page, 1))
+    return found
+
+
+def _map(shape: PageShape, pages: int) -> mmap.mmap:
     flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | _NO_RESERVE
-    memory = mmap.mmap(-1, pages * shape.page_bytes, flags=flags)
+    return mmap.mmap(-1, pages * shape.page_bytes, flags=flags)
+
+
+def _view(memory: mmap.mmap, shape: PageShape) -> NDArray[np.float16] | F32:
+    pages = len(memory) // shape.page_bytes
     dtype = np.dtype(shape.type.value)
     inner = np.empty((1, *shape.axes), dtype=dtype).strides[1:]
     return np.ndarray((pages, *shape.axes), dtype, buffer=memory, strides=(shape.page_bytes, *inner))

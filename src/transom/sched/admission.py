@@ -4,11 +4,12 @@ from dataclasses import dataclass, field
 
 from transom.kv.cache import Namespace, Offer
 from transom.kv.components import PageRule
+from transom.kv.room import Room
 from transom.sched.draft import Draft
 from transom.sched.intents import Admit
 from transom.sched.needs import PESSIMISM, added, expected_end, pages_at, still_to_take
 from transom.sched.prefixes import Publisher, is_promised
-from transom.sched.spans import Pages, chunk_end, fit_end, is_cut, shortage
+from transom.sched.spans import Pages, chunk_end, fit_end, is_cut
 from transom.sched.states import Progress, Running, Span, Waiting
 
 CONSIDERED = 32
@@ -27,7 +28,7 @@ def plan_admissions(draft: Draft) -> None:
     situation = draft.situation
     if not situation.waiting or situation.rows_free <= 0 or draft.budget == 0:
         return
-    desk = _Desk(draft, situation.rows_free, situation.cache.room(), situation.cache.grids)
+    desk = _Desk(draft, situation.rows_free, situation.cache.space(), situation.cache.grids)
     refused = 0
     for position, waiting in enumerate(situation.waiting[:CONSIDERED]):
         urgent = position == 0 and situation.is_urgent
@@ -42,7 +43,7 @@ class _Desk:
 
     draft: Draft
     rows: int
-    room: Pages
+    room: Room
     """Room when the step began: what lives are compared with."""
     grids: tuple[PageRule, ...]
     publishers: list[Publisher] = field(init=False)
@@ -95,7 +96,7 @@ class _Desk:
 
     def _has_place_for(self, progress: Progress, life: Pages) -> bool:
         need = added(added(life, self.promised), self._need_of_others(self._outputs_expected(progress)))
-        return shortage(need, self.room) <= 0
+        return self.room.covers(need)
 
     def _outputs_expected(self, progress: Progress) -> int:
         return int(self.draft.situation.outputs_expected * PESSIMISM**progress.retractions)

@@ -3,10 +3,11 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from transom.kv.room import Room
 from transom.sched.intents import Admit, Continue, Plan, Situation
 from transom.sched.releases import releases
 from transom.sched.retraction import choose_victims
-from transom.sched.spans import Pages, shortage
+from transom.sched.spans import Pages
 from transom.sched.states import Running
 from transom.values import RequestId
 
@@ -17,7 +18,7 @@ class Draft:
 
     situation: Situation
     budget: int = field(init=False)
-    room: list[int] = field(init=False)
+    room: Room = field(init=False)
     spans: list[Continue | Admit] = field(default_factory=list)
     retracted: list[Running] = field(default_factory=list)
     gone: set[RequestId] = field(default_factory=set)
@@ -27,7 +28,7 @@ class Draft:
 
     def __post_init__(self) -> None:
         self.budget = self.situation.limits.chunk_tokens
-        self.room = list(self.situation.cache.room())
+        self.room = self.situation.cache.space()
 
     def plan(self) -> Plan:
         return Plan(tuple(self.retracted), tuple(self.spans))
@@ -38,16 +39,14 @@ class Draft:
         assert self.budget >= 0, (self.budget, intent)
 
     def take(self, need: Pages) -> None:
-        for c, pages in enumerate(need):
-            self.room[c] -= pages
+        self.room = self.room.less(need)
 
     def give(self, gain: Pages) -> None:
-        for c, pages in enumerate(gain):
-            self.room[c] += pages
+        self.room = self.room.more(gain)
 
     def lacks(self, need: Pages) -> int:
-        """Pages short in the worst component; 0 or less when `need` fits."""
-        return shortage(need, self.room)
+        """Pages by which a span must be shorter; 0 or less when `need` fits."""
+        return self.room.lacks(need)
 
     def growth(self, running: Running, end: int) -> Pages:
         holding = running.holding
@@ -58,8 +57,12 @@ class Draft:
         if self.lacks(need) <= 0:
             return True
         juniors = [r for r in self.situation.running[:position:-1] if r.progress.id not in self.gone]
-        lack = tuple(n - r for n, r in zip(need, self.room, strict=True))
-        victims = choose_victims(lack, juniors, releases=self._gain, recompute=_computed)
+        victims = choose_victims(
+            lambda gain: self.room.more(gain).covers(need),
+            juniors,
+            releases=self._gain,
+            recompute=_computed,
+        )
         if not victims:
             return False
         self.give(self._gain(victims))

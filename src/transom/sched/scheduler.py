@@ -118,8 +118,8 @@ class Scheduler:
             return self._idle()
         self._counters.steps += 1
         self._counters.spans += len(scheduled)
-        work = StepWork(tuple(map(_work, scheduled)), self._cache.pending_copies())
-        return Step(work, scheduled)
+        copies, discards = self._cache.pending_copies(), self._cache.pending_discards()
+        return Step(StepWork(tuple(map(_work, scheduled)), copies, discards), scheduled)
 
     def apply(self, step: Step, result: StepResult) -> tuple[Event, ...]:
         """What was computed is computed: advance, publish, slide or end. Tokens and ends, in span order."""

@@ -1,9 +1,10 @@
 """How long a chunk is: arithmetic on a token budget, page boundaries and pages to be had."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
-Pages = tuple[int, ...]
-"""A number of pages per component."""
+from transom.kv.room import Pages
+
+__all__ = ["Pages", "chunk_end", "fit_end", "is_cut"]
 
 
 def chunk_end(start: int, known: int, budget: int, page_size: int) -> int:
@@ -22,16 +23,10 @@ def is_cut(end: int, known: int, page_size: int) -> bool:
     return end < known and end % page_size != 0
 
 
-def shortage(need: Sequence[int], room: Sequence[int]) -> int:
-    """By how many pages the component that lacks most falls short; 0 or less when all fit."""
-    return max(n - r for n, r in zip(need, room, strict=True))
-
-
 def fit_end(start: int, end: int, page_size: int, lacking: Callable[[int], int]) -> int:
     """The furthest end up to `end` for which `lacking(end)` pages is not positive; `start` if there is none.
 
-    One page less of span is one page less in every component that grows at all, so each round steps
-    back by what lacks.
+    Each round steps back by what lacks.
     """
     while end > start:
         over = lacking(end)

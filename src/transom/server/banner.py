@@ -67,7 +67,8 @@ def _layers(components: Iterable[wire.ComponentInfo]) -> str:
 
 
 def _pool(part: wire.ComponentInfo) -> str:
-    return f"{part.tokens:,} tokens, {_bytes(part.bytes)}"
+    share = "at most " if part.shared else ""
+    return f"{share}{part.tokens:,} tokens, {share}{_bytes(part.bytes)}"
 
 
 def _bytes(count: int) -> str:

@@ -1,0 +1,111 @@
+"""One number of bytes that all pools share. A page's bytes count when touched; `Discard` gives them back."""
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from transom.errors import NoSpace
+from transom.kv.journal import Journal
+from transom.kv.pool import PagePool
+from transom.kv.room import Room
+from transom.values import Discard
+
+
+class Budget:
+    """Owns what is counted in bytes. Mutable. Without a limit nothing is ever short of bytes.
+
+    in use <= touched <= limit. What is free and touched costs memory, and is taken before anything else.
+    """
+
+    __slots__ = ("_discarded", "_journal", "_pools", "_sizes", "limit")
+
+    def __init__(
+        self, limit: int | None, page_bytes: tuple[int, ...], pools: Sequence[PagePool], journal: Journal
+    ) -> None:
+        self.limit = limit
+        self._sizes = page_bytes if limit is not None else (0,) * len(pools)
+        self._pools = tuple(pools)
+        self._discarded: tuple[Discard, ...] = ()
+        self._journal = journal
+
+    # ---------------------------------------------------------------- queries
+
+    def room(self) -> Room:
+        """What is to be had, by reclaim too."""
+        pages = tuple([pool.room for pool in self._pools])
+        if self.limit is None:
+            return Room(pages, 0, self._sizes)
+        idle = sum([pool.idle * size for pool, size in zip(self._pools, self._sizes, strict=True)])
+        return Room(pages, self.limit - self.in_use() + idle, self._sizes)
+
+    def in_use(self) -> int:
+        """Bytes of pages that somebody owns."""
+        return sum([(p.capacity - p.free) * size for p, size in zip(self._pools, self._sizes, strict=True)])
+
+    def touched(self) -> int:
+        """Bytes of pages that cost memory: owned, or free and not discarded."""
+        return sum(
+            [(p.capacity - p.untouched) * size for p, size in zip(self._pools, self._sizes, strict=True)]
+        )
+
+    def short(self, need: Sequence[int]) -> int:
+        """Bytes to be reclaimed before `need` can be taken."""
+        if self.limit is None:
+            return 0
+        wanted = sum([n * size for n, size in zip(need, self._sizes, strict=True)])
+        return max(0, self.in_use() + wanted - self.limit)
+
+    def require(self, need: Sequence[int]) -> None:
+        """Raises NoSpace, of a component or of `bytes`, if `need` is not to be had."""
+        room = self.room()
+        for pool, count in zip(self._pools, need, strict=True):
+            if count > pool.room:
+                raise NoSpace(pool.name, count, pool.room)
+        if not room.covers(need):
+            wanted = sum([n * size for n, size in zip(need, self._sizes, strict=True)])
+            raise NoSpace("bytes", wanted, room.bytes)
+
+    def pages_of(self, component: int, size: int) -> int:
+        """Pages of a component that make at least `size` bytes."""
+        return -(-size // self._sizes[component])
+
+    def discards(self) -> tuple[Discard, ...]:
+        """What to give back to the system, after the copies and before any kernel of the next step.
+
+        Pages taken again since they were named are not among them: they count as touched.
+        """
+        if not self._discarded:
+            return ()
+        untouched = [set(pool.untouched_pages().tolist()) for pool in self._pools]
+        found = []
+        for discard in self._discarded:
+            pages = tuple([page for page in discard.pages if page in untouched[discard.component]])
+            if pages:
+                untouched[discard.component].difference_update(pages)
+                found.append(Discard(discard.component, pages))
+        return tuple(found)
+
+    # ---------------------------------------------------------------- transitions
+
+    def settle(self) -> None:
+        """After pages were taken: what is touched comes down to the limit."""
+        if self.limit is None:
+            return
+        over = self.touched() - self.limit
+        while over > 0:
+            # The pool with most bytes free and touched; what is in use never passes the limit.
+            spare = [(p.free - p.untouched) * size for p, size in zip(self._pools, self._sizes, strict=True)]
+            component = int(np.argmax(spare))
+            pool, size = self._pools[component], self._sizes[component]
+            count = min(pool.free - pool.untouched, -(-over // size))
+            assert count > 0, (over, spare)
+            pages = pool.discard(count)
+            self._journal.assign(
+                self, "_discarded", (*self._discarded, Discard(component, tuple(pages.tolist())))
+            )
+            over -= count * size
+
+    def discards_done(self) -> None:
+        """The runner has given back what `discards` named."""
+        if self._discarded:
+            self._journal.assign(self, "_discarded", ())

@@ -1,0 +1,118 @@
+"""Why a hit ends where it ends. For people: slow, and a query."""
+
+from dataclasses import dataclass
+
+from transom.kv.components import PageRule
+from transom.kv.events import EventLog
+from transom.kv.holding import Namespace
+from transom.kv.match import best_hit, candidates
+from transom.kv.tree import Path, PrefixTree
+from transom.values import RequestId
+
+
+@dataclass(frozen=True, slots=True)
+class Diverged:
+    """Nobody has computed these tokens further than `at`, as far as is remembered."""
+
+    at: int
+
+
+@dataclass(frozen=True, slots=True)
+class Evicted:
+    """Positions from `at` on were there; they went in step `step`, for `request` if for anybody."""
+
+    component: str
+    at: int
+    step: int
+    request: RequestId | None
+
+
+@dataclass(frozen=True, slots=True)
+class Hole:
+    """Positions [start, end) are needed at `Explanation.shared` and not there.
+
+    `step` is None if they were never there, as far as is remembered: slid before they were given to the tree.
+    """
+
+    component: str
+    start: int
+    end: int
+    step: int | None
+    request: RequestId | None
+
+
+Reason = Diverged | Evicted | Hole
+
+
+@dataclass(frozen=True, slots=True)
+class Explanation:
+    """`start` is where a request would begin, `shared` how many tokens the tree has of it in any component.
+
+    `lost` tokens are computed again though they were computed once: what a repair would have to beat.
+    """
+
+    start: int
+    shared: int
+    reasons: tuple[Reason, ...]
+
+    @property
+    def lost(self) -> int:
+        return self.shared - self.start
+
+
+def explain(
+    tree: PrefixTree, grids: tuple[PageRule, ...], log: EventLog, namespace: Namespace, key: bytes
+) -> Explanation:
+    """Of a request whose tokens, but for the last, are `key`."""
+    path = tree.walk(namespace, key)
+    start = best_hit(tree, grids, namespace, key).start
+    page = tree.page_bytes
+    tail = key[path.pages * page : (path.pages + 1) * page]
+    within = max([tokens for _, _, tokens in candidates(path, path.pages, tail)], default=0)
+    shared = path.pages * grids[0].page_size + within
+    reasons: list[Reason] = []
+    if shared * 4 < len(key):
+        reasons.append(_why_no_further(tree, grids, log, namespace, key, path, shared))
+    if start < shared:
+        for component, grid in enumerate(grids):
+            reasons += _holes(log, namespace, key, path, shared, component, grid)
+    return Explanation(start, shared, tuple(reasons))
+
+
+def _why_no_further(
+    tree: PrefixTree,
+    grids: tuple[PageRule, ...],
+    log: EventLog,
+    namespace: Namespace,
+    key: bytes,
+    path: Path,
+    shared: int,
+) -> Reason:
+    end = (path.pages + 1) * tree.page_bytes
+    if end <= len(key):
+        for component, grid in enumerate(grids):
+            removal = log.last_removal(component, namespace, key[:end])
+            if removal is not None:
+                at = path.pages * grid.page_size
+                return Evicted(grid.component.name, at, removal.step, removal.request)
+    return Diverged(shared)
+
+
+def _holes(
+    log: EventLog, namespace: Namespace, key: bytes, path: Path, end: int, component: int, grid: PageRule
+) -> list[Reason]:
+    """Runs of pages that a hit at `end` would read and the path lacks, those that went together in one."""
+    resident, size = path.residency(component), grid.page_size * 4
+    found: list[Reason] = []
+    for page in range(min(grid.needed(end), path.pages), path.pages):
+        if resident[page]:
+            continue
+        removal = log.last_removal(component, namespace, key[: (page + 1) * size])
+        step, request = (removal.step, removal.request) if removal else (None, None)
+        start, stop = page * grid.page_size, (page + 1) * grid.page_size
+        last = found[-1] if found else None
+        if isinstance(last, Hole) and (last.end, last.step, last.request) == (start, step, request):
+            found[-1] = Hole(last.component, last.start, stop, step, request)
+        else:
+            found.append(Hole(grid.component.name, start, stop, step, request))
+    return found

@@ -1,0 +1,114 @@
+"""One budget of bytes for all pools: nobody guesses a ratio, and nothing passes it."""
+
+import pytest
+from tests.kv.world import World
+
+from transom.errors import ConfigError, NoSpace
+from transom.kv.cache import CacheLayout, HybridCache
+from transom.kv.layout import address_space, bytes_alone, longest_alone
+from transom.values import Discard, Full, Window
+
+
+def shared(budget: int, sizes: tuple[int, int] = (10, 30), *, page_size: int = 1, context: int = 64) -> World:
+    kinds = (Full(), Window(4))
+    pages = address_space(budget, sizes)
+    return World(kinds, pages, page_size, context=context, budget=budget, page_bytes=sizes)
+
+
+def up_to(end: int, *more: int) -> list[int]:
+    return [*range(1, end + 1), *more]
+
+
+def test_bytes_that_windows_do_not_need_serve_full_attention() -> None:
+    """850 bytes: of a fixed half for each, full attention would have 42 pages; here it has what there is."""
+    world = shared(850)
+    for _ in range(2):
+        world.serve(up_to(60), chunk=4)
+    stats = world.cache.stats().components
+    assert stats[0].unreferenced == 60 and stats[1].unreferenced <= 8
+    assert world.offer(up_to(60, 99))[1].begin.start == 60
+
+
+def test_more_than_the_bytes_is_no_space_and_changes_nothing() -> None:
+    world = shared(800)
+    job = world.admit(up_to(60))
+    world.compute(job, 20)
+    before = world.snapshot()
+    with pytest.raises(NoSpace) as raised:
+        world.cache.extend(job.holding, 21)
+    assert (raised.value.need, raised.value.have) == (40, 0)
+    assert world.snapshot() == before
+    world.audit()
+
+
+def test_touched_bytes_are_discarded_only_when_they_would_pass_the_budget() -> None:
+    world = shared(400)
+    job = world.admit(up_to(9))
+    world.compute(job, 9)
+    world.drop(job)
+    assert world.cache.budget.touched() == 360 and world.cache.pending_discards() == ()
+    wide = world.admit(range(100, 120))
+    world.cache.extend(wide.holding, 10)
+    assert world.cache.budget.touched() == 400
+    assert world.cache.pending_discards() == ()
+    world.run(wide, 10)
+    world.settle(wide)
+    world.cache.extend(wide.holding, 13)
+    discards = world.cache.pending_discards()
+    assert [discard.component for discard in discards] == [1]
+    assert world.cache.budget.touched() <= 400
+    free = set(world.cache.pools[1].free_pages().tolist())
+    assert set(discards[0].pages) <= free
+    world.run(wide, 13)
+    assert world.cache.pending_discards() == ()
+
+
+def test_a_page_taken_again_is_not_discarded() -> None:
+    world = shared(400)
+    pool, budget = world.cache.pools[1], world.cache.budget
+    with world.cache.transaction():
+        pages = pool.take(8, 1)
+        pool.give(pages, 1)
+        gone = pool.discard(2)
+        budget._discarded = (Discard(1, tuple(gone.tolist())),)
+        assert budget.discards() == (Discard(1, tuple(gone.tolist())),)
+        pool.take(7, 1)
+    (left,) = budget.discards()
+    assert len(left.pages) == 1
+
+
+def test_a_budget_too_small_for_one_request_is_refused_with_the_least_that_works() -> None:
+    sizes = (10, 30)
+    layout = CacheLayout((Full(), Window(4)), address_space(39, sizes), 1, 2, 64, budget=39, page_bytes=sizes)
+    with pytest.raises(ConfigError, match="39 bytes cannot hold one request; at least 80 are needed"):
+        HybridCache(layout)
+
+
+@pytest.mark.parametrize("budget", [80, 150, 400, 701])
+@pytest.mark.parametrize("page_size", [1, 3, 4])
+def test_the_longest_request_alone_is_the_last_that_fits(budget: int, page_size: int) -> None:
+    """Played through, token by token: what is said to fit runs, and one token more does not."""
+    sizes = (10, 30)
+    world = shared(budget, page_size=page_size)
+    longest = world.cache.longest_alone(1)
+    assert bytes_alone(world.cache.layout, longest, 1) <= budget
+    job = world.admit(range(64))
+    with_room = 0
+    try:
+        while job.holding.computed < 64:
+            world.compute(job, job.holding.computed + 1)
+            with_room = job.holding.computed
+            world.settle(job)
+    except NoSpace:
+        pass
+    assert with_room == longest == longest_alone(world.cache.layout, 1), sizes
+
+
+def test_of_two_pools_the_one_whose_pages_are_worth_less_gives() -> None:
+    """Middle windows of one prompt go before anything of another's."""
+    world = shared(1250)
+    world.serve(up_to(20), chunk=1)
+    world.serve(range(100, 140), chunk=8)
+    world.serve(range(200, 215), chunk=4)
+    assert world.offer(up_to(20, 99))[1].begin.start == 20
+    world.audit()

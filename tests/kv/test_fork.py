@@ -1,0 +1,220 @@
+"""Fork, pins, explanations and events."""
+
+import numpy as np
+import pytest
+from tests.kv.world import MIXES, PAGE_SIZES, Job, World, components, same
+
+from transom.errors import NoSpace
+from transom.kv.cache import Namespace
+from transom.kv.events import CacheEvent, What, prefix_digest
+from transom.kv.explain import Diverged, Evicted, Hole
+from transom.values import Full, RequestId, Window
+
+
+def up_to(end: int, *more: int) -> list[int]:
+    return [*range(1, end + 1), *more]
+
+
+def fork(world: World, job: Job) -> Job:
+    request = RequestId(world.next_id)
+    world.next_id += 1
+    child = Job(world.cache.fork(job.holding, request, job.tokens), job.tokens.copy())
+    world.jobs.append(child)
+    return child
+
+
+@pytest.mark.parametrize("mix", MIXES)
+@pytest.mark.parametrize("page_size", PAGE_SIZES)
+@pytest.mark.parametrize("computed", [1, 8, 13])
+def test_a_fork_reads_the_same_and_goes_its_own_way(mix: str, page_size: int, computed: int) -> None:
+    kinds = components(mix, 4)
+    world = World(kinds, (64,) * len(kinds), page_size)
+    job = world.admit(up_to(20))
+    world.compute(job, computed)
+    child = fork(world, job)
+    world.cache.check()
+    child.tokens = np.array([*up_to(computed), *range(50, 60)], np.int32)
+    child._digests = child._digests[:0]
+    world.compute(child, computed + 1)
+    world.audit()
+    world.finish(job)
+    world.finish(child)
+    assert [pool.room for pool in world.cache.pools] == [64] * len(kinds)
+
+
+def test_only_the_partial_page_is_copied() -> None:
+    world = World((Full(), Window(4)), (64, 64), 4)
+    job = world.admit(up_to(20))
+    world.compute(job, 18)
+    free = [pool.free for pool in world.cache.pools]
+    fork(world, job)
+    assert [pool.free for pool in world.cache.pools] == [n - 1 for n in free]
+    assert [(c.component, c.tokens) for c in world.cache.pending_copies()] == [(0, 2), (1, 2)]
+
+
+def test_the_first_may_end_before_the_copies_have_run() -> None:
+    world = World(components("FWS", 4), (64, 64, 8), 4)
+    job = world.admit(up_to(20))
+    world.compute(job, 18)
+    child = fork(world, job)
+    world.drop(job)
+    world.cache.check()
+    world.finish(child)
+
+
+def test_a_fork_that_finds_no_page_changes_nothing() -> None:
+    world = World((Full(),), (5,), 4, context=20)
+    job = world.admit(up_to(20))
+    world.compute(job, 18)
+    before = world.snapshot()
+    with pytest.raises(NoSpace):
+        world.cache.fork(job.holding, RequestId(9), job.tokens)
+    same(before, world.snapshot())
+
+
+# ---------------------------------------------------------------- pins
+
+
+def pinned_world() -> tuple[World, Namespace]:
+    world = World((Full(), Window(4)), (40, 40), 1, context=64)
+    namespace = world.offer(up_to(2))[0]
+    world.serve(up_to(10))
+    return world, namespace
+
+
+def press(world: World, rounds: int = 6) -> None:
+    for number in range(1, rounds + 1):
+        world.serve(range(1000 * number, 1000 * number + 25))
+
+
+def test_what_is_pinned_gives_last_until_its_time_is_over() -> None:
+    world, namespace = pinned_world()
+    assert world.cache.pin(namespace, np.array(up_to(10), np.int32), 4) == 10
+    world.audit()
+    press(world, 3)
+    assert world.offer(up_to(10, 99))[1].begin.start == 10
+    press(world)
+    assert world.offer(up_to(10, 99))[1].begin.start == 0
+
+
+def test_a_pin_holds_nothing() -> None:
+    world, namespace = pinned_world()
+    world.cache.pin(namespace, np.array(up_to(10), np.int32), 1000)
+    assert world.cache.room() == (40, 40)
+    world.serve(range(100, 140))
+    world.audit()
+    assert world.offer(up_to(10, 99))[1].begin.start == 0
+
+
+def test_pins_have_a_budget() -> None:
+    world, namespace = pinned_world()
+    world.cache.pins.tokens_max = 5
+    with pytest.raises(NoSpace, match="pins"):
+        world.cache.pin(namespace, np.array(up_to(10), np.int32), 4)
+    assert world.cache.pin(namespace, np.array(up_to(5), np.int32), 4) == 5
+    assert world.cache.pin(namespace, np.array(up_to(5), np.int32), 9) == 5, "again, for longer"
+    world.audit()
+
+
+# ---------------------------------------------------------------- explain
+
+
+def test_it_says_where_prompts_part() -> None:
+    world = World((Full(), Window(4)), (64, 64), 4)
+    world.serve(up_to(20))
+    namespace = world.offer([1])[0]
+    told = world.cache.explain(namespace, np.array(up_to(10, 90, 91, 92), np.int32))
+    assert (told.start, told.shared, told.reasons) == (10, 10, (Diverged(10),))
+
+
+def test_it_says_which_window_is_gone_since_when_and_for_whom() -> None:
+    world = World((Full(), Window(4)), (200, 12), 1, context=64)
+    world.serve(up_to(8))
+    namespace = world.offer([1])[0]
+    taker = world.next_id
+    world.serve(range(100, 112))
+    told = world.cache.explain(namespace, np.array(up_to(8, 9), np.int32))
+    assert told.start == 0 and told.shared == 8 and told.lost == 8
+    (hole,) = told.reasons
+    assert isinstance(hole, Hole)
+    assert (hole.component, hole.start, hole.end, hole.request) == ("window", 5, 8, taker)
+    assert hole.step is not None and hole.step > 0
+
+
+def test_it_says_when_full_pages_went() -> None:
+    world = World((Full(),), (12,), 1, context=12)
+    world.serve(up_to(8))
+    namespace, taker = world.offer([1])[0], world.next_id
+    world.serve(range(100, 110))
+    told = world.cache.explain(namespace, np.array(up_to(8, 9), np.int32))
+    (reason,) = told.reasons
+    assert isinstance(reason, Evicted)
+    assert (told.start, reason.component, reason.at, reason.request) == (2, "full", 2, taker)
+
+
+# ---------------------------------------------------------------- events
+
+
+def reduced(events: tuple[CacheEvent, ...]) -> set[tuple[str, bytes]]:
+    """What is resident, told from the stream alone."""
+    resident: set[tuple[str, bytes]] = set()
+    for event in events:
+        page = (event.component, event.digest)
+        if event.what is What.CLEARED:
+            resident.clear()
+        elif event.what is What.STORED:
+            assert page not in resident, event
+            resident.add(page)
+        else:
+            resident.remove(page)
+    return resident
+
+
+def resident(world: World) -> set[tuple[str, bytes]]:
+    """The same, read from the tree."""
+    found = set()
+    for component, pages in enumerate(world.resident()):
+        for namespace, prefix in pages:
+            if namespace.epoch == world.cache.epoch and namespace.private is None:
+                digest = prefix_digest(namespace.salt, np.array(prefix, np.int32).tobytes())
+                found.add((world.kinds[component].name, digest))
+    return found
+
+
+@pytest.mark.parametrize("mix", MIXES)
+def test_residency_can_be_rebuilt_from_the_stream_holes_included(mix: str) -> None:
+    kinds, random = components(mix, 4), np.random.default_rng(7)
+    world = World(kinds, (30,) * len(kinds), 2, context=40)
+    told: tuple[CacheEvent, ...] = ()
+    place = 0
+    for number in range(60):
+        stem = [0] * int(random.integers(0, 20))
+        tokens = [*stem, *random.integers(0, 2, 1 + int(random.integers(0, 15))).tolist()]
+        world.serve(tokens, "x" if number % 7 == 0 else "", chunk=5)
+        if number % 25 == 24:
+            world.cache.flush()
+        batch = world.cache.events(place)
+        assert batch.missed == 0 and [e.sequence for e in batch.events] == list(range(place, batch.next))
+        told, place = told + batch.events, batch.next
+        assert reduced(told) == resident(world)
+    assert {event.what for event in told} == set(What)
+
+
+def test_what_is_undone_is_not_told() -> None:
+    world = World((Full(), Window(4)), (64, 64), 1)
+    job = world.admit(up_to(9))
+    world.compute(job, 8)
+    with pytest.raises(KeyError), world.cache.transaction():
+        world.cache.publish(job.holding, job.tokens)
+        assert world.cache.events(0).events
+        raise KeyError
+    assert world.cache.events(0).events == () and world.cache.events(0).next == 0
+
+
+def test_a_reader_that_falls_behind_learns_how_much_it_missed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("transom.kv.events.RECORDS_KEPT", 4)
+    world = World((Full(),), (64,), 1)
+    for number in range(8):
+        world.serve([number * 10 + place for place in range(3)])
+    batch = world.cache.events(0)
+    assert (batch.missed, batch.next, len(batch.events)) == (12, 24, 12)
