@@ -57,10 +57,12 @@ class Budget:
 
     def require(self, need: Sequence[int]) -> None:
         """Raises NoSpace, of a component or of `bytes`, if `need` is not to be had."""
-        room = self.room()
         for pool, count in zip(self._pools, need, strict=True):
             if count > pool.room:
                 raise NoSpace(pool.name, count, pool.room)
+        if self.limit is None:
+            return
+        room = self.room()
         if not room.covers(need):
             wanted = sum([n * size for n, size in zip(need, self._sizes, strict=True)])
             raise NoSpace("bytes", wanted, room.bytes)

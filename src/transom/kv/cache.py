@@ -5,8 +5,6 @@ A request's life:  admit  ->  (extend -> [runner] -> copies_done -> advance -> p
 
 from collections.abc import Sequence
 
-import numpy as np
-
 from transom.errors import NoSpace
 from transom.kv import layout as sizes
 from transom.kv.budget import Budget
@@ -317,8 +315,8 @@ class HybridCache:
     def _offer(self, hit: Hit) -> Offer:
         pins = []
         for component, (grid, pool) in enumerate(zip(self.grids, self.pools, strict=True)):
-            pages = np.append(pages_read(hit, component, grid), page_copied(hit, component, grid))
-            pins.append(pool.unreferenced(pages[pages != 0]))
+            pages, source = pages_read(hit, component, grid), page_copied(hit, component, grid)
+            pins.append(pool.unreferenced(pages) + (pool.unreferenced([source]) if source else 0))
         takes = tuple([grid.own(hit.start) for grid in self.grids])
         return Offer(Begin(hit.start, hit.start, hit.start), takes, tuple(pins))
 

@@ -6,8 +6,11 @@ Grid          From(start): pages of a range of positions, which rows read from t
 SnapshotGrid  Snapshot(at): one page, the state after `at` tokens, copied to and from the request's own
 """
 
-from dataclasses import dataclass
+from array import array
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 from functools import lru_cache
+from operator import gt
 from typing import ClassVar
 
 import numpy as np
@@ -39,19 +42,20 @@ def is_ranged(component: ComponentSpec) -> bool:
     return isinstance(component.needed(0), From)
 
 
-def reads_before(component: ComponentSpec, context: int) -> bool:
-    """Whether every position reads the one before it, so no hit ends in a hole: all but a window of 1."""
-    return all(first_needed(component, end) < end for end in range(1, context + 1))
-
-
 @dataclass(frozen=True, slots=True)
 class Grid:
-    """One component on pages of `page_size` tokens; `rooted` and `reads_before` as the functions above."""
+    """One component on pages of `page_size` tokens.
+
+    rooted       as the function above
+    reads_before whether every position reads the one before it, so that no hit ends in a hole
+    """
 
     component: ComponentSpec
     page_size: int
     rooted: bool = False
     reads_before: bool = False
+    starts: Sequence[int] = field(default=(), repr=False, compare=False)
+    """`needed(end).start` by end, looked up rather than asked for: it is asked for all the time."""
 
     by_reference: ClassVar[bool] = True
     """Rows name the tree's pages."""
@@ -72,8 +76,8 @@ class Grid:
             needed(end)            end
         --------|===================|----
         """
-        start = first_needed(self.component, end)
-        return self.ceil(end) if start == end else start // self.page_size
+        start = self._start(end)
+        return -(-end // self.page_size) if start == end else start // self.page_size
 
     def keep(self, end: int) -> int:
         """The first page that a request keeps once it has computed `end` tokens.
@@ -82,8 +86,7 @@ class Grid:
         strand the boundary that a retracted request comes back to.
         """
         assert end >= 0, end
-        boundary = end - end % self.page_size
-        return first_needed(self.component, boundary) // self.page_size
+        return self._start(end - end % self.page_size) // self.page_size
 
     def ends_within(self, end: int, is_resident: bool) -> bool:
         """Whether a hit may end at `end`, inside a page that is resident or not.
@@ -118,7 +121,10 @@ class Grid:
 
     def first_read(self, end: int) -> int:
         """The first entry that computing the token at `end` reads."""
-        return first_needed(self.component, end) // self.page_size
+        return self._start(end) // self.page_size
+
+    def _start(self, end: int) -> int:
+        return self.starts[end] if end < len(self.starts) else first_needed(self.component, end)
 
     def own(self, start: int) -> int:
         """Pages that admission at `start` takes: one if `start` lies within a page."""
@@ -221,7 +227,14 @@ def page_rule(component: ComponentSpec, page_size: int, context: int) -> PageRul
     """What `needed` means for requests of up to `context` tokens."""
     if not is_ranged(component):
         return SnapshotGrid(component, page_size)
-    return Grid(component, page_size, is_rooted(component, context), reads_before(component, context))
+    starts = _starts(component, context)
+    reads_before = all(map(gt, range(1, context + 1), starts[1:]))
+    return Grid(component, page_size, starts[context] == 0, reads_before, starts)
+
+
+@lru_cache(maxsize=16)
+def _starts(component: ComponentSpec, context: int) -> Sequence[int]:
+    return array("q", [first_needed(component, end) for end in range(context + 1)])
 
 
 @lru_cache(maxsize=64)

@@ -1,12 +1,12 @@
 """The values that scheduler and cache exchange, and what one request holds."""
 
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from transom.values import PageCopy, RequestId
 
 
-@dataclass(frozen=True, slots=True)
-class Namespace:
+class Namespace(NamedTuple):
     """Which root a prefix hangs from; two namespaces never meet.
 
     epoch   of the weights and flushes; holdings publish under the one they began with

@@ -6,12 +6,11 @@ heap operation. Whatever can lower a key pushes it anew.
 """
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 from enum import StrEnum
 from heapq import heapify, heappop, heappush, heapreplace
 from itertools import count
 from math import log2
-from typing import Generic, Protocol, TypeVar
+from typing import Generic, NamedTuple, Protocol, TypeVar
 
 from transom.kv.journal import Journal
 
@@ -22,16 +21,12 @@ RANK_USELESS, RANK_USEFUL, RANK_PINNED = 0, 1, 2
 """What no live boundary needs; the rest; what a user has pinned."""
 
 
-@dataclass(frozen=True, slots=True)
-class Price:
-    """What giving would cost: `tokens` to compute again, for `bytes`. Rank goes before price."""
+class Price(NamedTuple):
+    """What giving would cost: `tokens` to compute again, for `bytes`, at least 1. Rank goes before price."""
 
     rank: int
     tokens: int
     bytes: int
-
-    def __post_init__(self) -> None:
-        assert self.bytes >= 1 and self.tokens >= 0, self
 
 
 class Link(Generic[Item]):
@@ -209,8 +204,9 @@ class Order(Generic[Item]):
     def use(self, links: Iterable[Link[Item]], *, hit: bool, priority: int) -> None:
         """`links` were read just now, by a request that begins or one that goes on."""
         now, base = self.clock.now, self.clock.inflation
-        for link in links:
-            self._journal.log(self._restore, link, link.last, link.base, link.uses, link.priority)
+        before = [(link, link.last, link.base, link.uses, link.priority) for link in links]
+        self._journal.log(self._restore, before)
+        for link, *_ in before:
             link.last, link.base = now, base
             link.uses += hit
             link.priority = max(link.priority, priority)
@@ -281,9 +277,10 @@ class Order(Generic[Item]):
             self._park(link)
         self.bound(link)
 
-    def _restore(self, link: Link[Item], last: int, base: float, uses: int, priority: int) -> None:
-        link.last, link.base, link.uses, link.priority = last, base, uses, priority
-        self.bound(link)
+    def _restore(self, before: list[tuple[Link[Item], int, float, int, int]]) -> None:
+        for link, last, base, uses, priority in before:
+            link.last, link.base, link.uses, link.priority = last, base, uses, priority
+            self.bound(link)
 
     def _park(self, link: Link[Item]) -> None:
         link.parked = True

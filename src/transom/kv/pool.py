@@ -1,5 +1,6 @@
 """Pages of one component: who owns each, and how many rows read it."""
 
+from sys import byteorder
 from typing import Final
 
 import numpy as np
@@ -76,9 +77,9 @@ class PagePool:
         return self._references[as_pages(pages)]
 
     def unreferenced(self, pages: ArrayLike) -> int:
-        """How many of `pages` no row reads."""
+        """How many of `pages` no row reads; 0 is no page."""
         index = as_pages(pages)
-        return len(index) - int(np.count_nonzero(self._references[index]))
+        return int(np.count_nonzero(index)) - int(np.count_nonzero(self._references[index]))
 
     def is_of_tree(self, page: int) -> bool:
         return bool(self._owner[page] == TREE)
@@ -109,7 +110,7 @@ class PagePool:
         if count > self.free:
             raise NoSpace(self.name, count, self.free)
         pages = self._free[self.free - count : self.free][::-1].copy()
-        assert (self._owner[pages] == FREE).all(), (self.name, pages)
+        assert self._all_of(pages, FREE), (self.name, pages)
         self._journal.log(self._untake, pages, self.untouched)
         self.free -= count
         self.untouched = min(self.untouched, self.free)
@@ -149,7 +150,7 @@ class PagePool:
     def reference(self, pages: ArrayLike) -> None:
         """One more row reads each of `pages`, distinct pages of the tree."""
         index = as_pages(pages)
-        assert (self._owner[index] == TREE).all(), (self.name, index, self._owner[index])
+        assert self._all_of(index, TREE), (self.name, index, self._owner[index])
         self._journal.log(self._subtract, index)
         self._add(index)
 
@@ -164,10 +165,14 @@ class PagePool:
 
     def _require(self, index: Pages, owner: int) -> None:
         """All of `index` are `owner`'s, none named twice."""
-        assert (self._owner[index] == owner).all(), (self.name, owner, index, self._owner[index])
+        assert self._all_of(index, owner), (self.name, owner, index, self._owner[index])
         order = np.arange(len(index))
         self._stamp[index] = order
-        assert (self._stamp[index] == order).all(), (self.name, "named twice", index)
+        assert self._stamp[index].tobytes() == order.tobytes(), (self.name, "named twice", index)
+
+    def _all_of(self, index: Pages, owner: int) -> bool:
+        """Compared as bytes, which takes a third of the time of a reduction."""
+        return self._owner[index].tobytes() == owner.to_bytes(4, byteorder, signed=True) * len(index)
 
     def _untake(self, pages: Pages, untouched: int) -> None:
         self._push(pages)
@@ -182,7 +187,8 @@ class PagePool:
     def _pop(self, index: Pages, owner: int) -> None:
         self.free -= len(index)
         assert self.untouched <= self.free, (self.name, self.untouched, self.free)
-        assert (self._free[self.free : self.free + len(index)] == index[::-1]).all(), (self.name, index)
+        lying = self._free[self.free : self.free + len(index)]
+        assert lying.tobytes() == index[::-1].tobytes(), (self.name, index)
         self._owner[index] = owner
 
     def _disown(self, index: Pages, owner: int) -> None:

@@ -17,6 +17,8 @@ def make_room(tree: PrefixTree, budget: Budget, counters: Counters, need: Sequen
     A pool short of pages asks its own victims; when bytes are short, whoever's is worth least gives.
     """
     budget.require(need)
+    if not budget.short(need) and all(p.free >= n for p, n in zip(tree.pools, need, strict=True)):
+        return
     before = [pool.tree for pool in tree.pools]
     for component, (pool, count) in enumerate(zip(tree.pools, need, strict=True)):
         if count > pool.free:
