@@ -81,8 +81,8 @@ MUTANTS = (
     Mutant(
         "merge-what-is-published", "publish.py", "first = max(start, self.holding.published)", "first = start"
     ),
-    Mutant("publish-leaves-empty-tails", "publish.py", "        self.tree.trim(path.end)\n", ""),
-    Mutant("publish-is-no-use", "publish.py", "        self.tree.use(path, self.holding.kept)\n", ""),
+    Mutant("publish-leaves-empty-tails", "cache.py", "            self.tree.trim(path.end)\n", ""),
+    Mutant("publish-is-no-use", "cache.py", "            self._use(path, holding, hit=False)\n", ""),
     Mutant(
         "holes-uncounted",
         "publish.py",
@@ -124,7 +124,7 @@ MUTANTS = (
         "                self.pools[component].reference([source])\n",
         "                pass\n",
     ),
-    Mutant("copy-unasked", "cache.py", "        self._require_room((1,) * len(sources))\n", ""),
+    Mutant("copy-unasked", "cache.py", "        self._make_room(own, holding.request)\n", ""),
     Mutant(
         "partial-page-published",
         "cache.py",
@@ -134,38 +134,38 @@ MUTANTS = (
     Mutant(
         "partial-page-not-pinned",
         "cache.py",
-        "pages = np.append(pages_read(hit, component, grid), hit.partial_page(component))",
-        "pages = pages_read(hit, component, grid)",
+        "pins.append(pool.unreferenced(pages) + (pool.unreferenced([source]) if source else 0))",
+        "pins.append(pool.unreferenced(pages))",
     ),
     Mutant("inexact-forgotten", "cache.py", "if partial and not hit.partial_page(c))", "if False)"),
     Mutant("inexact-published", "cache.py", "            self._give_up_inexact(holding)\n", ""),
-    Mutant("admission-is-no-use", "cache.py", "        self.tree.use(hit.path, holding.kept)\n", ""),
+    Mutant("admission-is-no-use", "cache.py", "        self._use(hit.path, holding, hit=True)\n", ""),
     # ------------------------------------------------------------ extend, truncate, slide, drop
     Mutant(
         "extend-into-the-last-page",
         "cache.py",
-        "first = self.grids[0].ceil(holding.allocated)\n        with",
-        "first = self.grids[0].floor(holding.allocated)\n        with",
+        "first = self.grids[component].entries(holding.allocated)",
+        "first = self.grids[component].entries(holding.allocated) - 1",
     ),
-    Mutant(
-        "extend-unasked",
-        "cache.py",
-        "            self._require_room(growth)\n            for component, count in enumerate(growth):",
-        "            for component, count in enumerate(growth):",
-    ),
+    Mutant("extend-unasked", "cache.py", "            self._make_room(growth, holding.request)\n", ""),
     Mutant(
         "growth-rounds-down",
         "cache.py",
-        "-(-end // page) - -(-allocated // page)",
-        "end // page - allocated // page",
+        "max(0, grid.entries(end) - grid.entries(allocated))",
+        "max(0, grid.floor(end) - grid.floor(allocated))",
     ),
     Mutant(
         "truncate-cuts-the-page",
         "cache.py",
-        "self.grids[0].ceil(end), self",
-        "self.grids[0].floor(end), self",
+        "first, last = grid.entries(end), grid",
+        "first, last = grid.floor(end), grid",
     ),
-    Mutant("drop-leaves-copies", "cache.py", "if pending.holding is holding])", "if pending is holding])"),
+    Mutant(
+        "drop-leaves-copies",
+        "cache.py",
+        "if p.holding is holding and p.snapshot_of is None",
+        "if p is holding and p.snapshot_of is None",
+    ),
     Mutant(
         "drop-leaves-hidden-roots",
         "cache.py",
@@ -193,34 +193,34 @@ MUTANTS = (
     Mutant(
         "let-go-of-too-little",
         "cache.py",
-        "middle = min(max(start, holding.published), end)",
+        "middle = min(max(start, self.grids[component].shared(holding.published)), end)",
         "middle = start",
     ),
     Mutant(
         "flush-keeps-all",
         "cache.py",
-        "                purge(self.tree, root)\n\n    # ---",
-        "                pass\n\n    # ---",
+        "                purge(self.tree, root)\n            self._forget",
+        "                pass\n            self._forget",
     ),
     Mutant("flush-hides-nothing", "cache.py", '"epoch", self.epoch + 1', '"epoch", self.epoch'),
-    Mutant("reclaims-uncounted", "cache.py", "if pool.tree < pages:", "if pool.tree > pages:"),
+    Mutant("reclaims-uncounted", "reclaim.py", "if pool.tree < pages:", "if pool.tree > pages:"),
     # ------------------------------------------------------------ what a window needs
     Mutant(
         "keep-the-last-tokens-window",
         "components.py",
-        "boundary = end - end % self.page_size",
-        "boundary = end",
+        "self._start(end - end % self.page_size)",
+        "self._start(end)",
     ),
     Mutant(
         "keep-a-page-less",
         "components.py",
-        "return first_needed(self.component, boundary) // self.page_size",
-        "return self.ceil(first_needed(self.component, boundary))",
+        "return self._start(end - end % self.page_size) // self.page_size",
+        "return self.ceil(self._start(end - end % self.page_size))",
     ),
     Mutant(
         "nothing-needed-is-a-page",
         "components.py",
-        "return self.ceil(end) if start == end else start // self.page_size",
+        "return -(-end // self.page_size) if start == end else start // self.page_size",
         "return start // self.page_size",
     ),
     Mutant(
@@ -232,17 +232,22 @@ MUTANTS = (
     Mutant(
         "a-window-of-one-reads-before",
         "components.py",
-        "return all(first_needed(component, end) < end for end in range(1, context + 1))",
-        "return True",
+        "reads_before = all(map(gt, range(1, context + 1), starts[1:]))",
+        "reads_before = True",
     ),
     Mutant(
         "never-reads-before",
         "components.py",
-        "return all(first_needed(component, end) < end for end in range(1, context + 1))",
-        "return False",
+        "reads_before = all(map(gt, range(1, context + 1), starts[1:]))",
+        "reads_before = False",
     ),
     # ------------------------------------------------------------ the hit rule
-    Mutant("hole-in-the-partial-page", "match.py", "or grid.needed(end) > page for", "or True for"),
+    Mutant(
+        "hole-in-the-partial-page",
+        "components.py",
+        "return is_resident or (self.needed",
+        "return True or (self.needed",
+    ),
     Mutant(
         "first-needed-page-unseen",
         "match.py",
@@ -261,15 +266,15 @@ MUTANTS = (
     Mutant(
         "row-lacks-what-it-keeps",
         "match.py",
-        "grid.keep(hit.start), grid.floor",
-        "grid.keep(hit.start) + 1, grid.floor",
+        "min(grid.keep(hit.start), whole)",
+        "min(grid.keep(hit.start) + 1, whole)",
     ),
     # ------------------------------------------------------------ the tree
     Mutant(
         "split-is-a-use",
-        "tree.py",
-        "self.orders[group].split(upper.links[group], node.links[group])",
-        "self.orders[group].use(upper.links[group])",
+        "order.py",
+        "upper.last, upper.base, upper.uses = lower.last, lower.base, lower.uses",
+        "upper.last, upper.base, upper.uses = self.clock.now, lower.base, lower.uses",
     ),
     Mutant(
         "split-not-undone",
@@ -305,22 +310,22 @@ MUTANTS = (
     Mutant(
         "parents-older-than-children",
         "tree.py",
-        "zip(reversed(path.nodes), reversed(path.starts), strict=True)",
-        "zip(path.nodes, path.starts, strict=True)",
+        "not (self.rooted[component] and node.children)",
+        "not False",
     ),
-    Mutant(
-        "slid-pages-are-used",
-        "tree.py",
-        "if link.listed and start + node.size > first[component]:",
-        "if link.listed:",
-    ),
+    Mutant("slid-pages-are-used", "tree.py", "nodes = path.nodes[max(0, after - 1) :]", "nodes = path.nodes"),
     Mutant(
         "passed-over-without-ancestors",
-        "tree.py",
-        "while self.rooted[component] and node.parent",
-        "while False and node.parent",
+        "order.py",
+        "        self._journal.log(self._unpark, link)\n        link.parked = True\n",
+        "        self._journal.log(self._unpark, link)\n",
     ),
-    Mutant("vacant-nodes-stay-listed", "tree.py", "elif not resident and link.listed:", "elif False:"),
+    Mutant(
+        "vacant-nodes-stay-listed",
+        "tree.py",
+        "            elif link.listed:\n                order.leave(link)",
+        "            elif False:\n                order.leave(link)",
+    ),
     Mutant(
         "siblings-unsorted", "tree.py", "insort(node.parent.order, first)", "node.parent.order.append(first)"
     ),
@@ -331,18 +336,18 @@ MUTANTS = (
         "-(-tokens * TOKEN_BYTES // page_bytes)",
     ),
     # ------------------------------------------------------------ order and reclaim
-    Mutant("newest-goes-first", "recency.py", "oldest = self._ring.newer", "oldest = self._ring.older"),
     Mutant(
-        "use-undone-elsewhere",
-        "recency.py",
-        "            self._journal.log(self._move, link, link.older)\n        else",
-        "            pass\n        else",
+        "newest-goes-first",
+        "order.py",
+        "        return (link.last, 0)\n\n\nclass LeastFrequently",
+        "        return (-link.last, 0)\n\n\nclass LeastFrequently",
     ),
+    Mutant("use-undone-elsewhere", "order.py", "        self._journal.log(self._restore, before)\n", ""),
     Mutant(
         "split-makes-new",
-        "recency.py",
-        "        self._move(upper, lower)\n",
-        "        self._move(upper, self._ring.older)\n",
+        "order.py",
+        "upper.born, upper.priority, upper.serial = lower.born",
+        "upper.born, upper.priority, upper.serial = self.clock.now",
     ),
     Mutant(
         "reclaim-what-is-read",
@@ -351,7 +356,10 @@ MUTANTS = (
         "entries != 0",
     ),
     Mutant(
-        "windows-end-goes-first", "reclaim.py", "np.flatnonzero(idle)[:most]", "np.flatnonzero(idle)[-most:]"
+        "windows-end-goes-first",
+        "reclaim.py",
+        "idle = idle[: min(most, useless)]",
+        "idle = idle[-min(most, useless) :]",
     ),
     Mutant(
         "whole-leaves-go",
@@ -383,13 +391,13 @@ MUTANTS = (
     Mutant(
         "twice-in-one-call",
         "pool.py",
-        '        assert (self._stamp[index] == order).all(), (self.name, "named twice", index)\n',
+        '        assert self._stamp[index].tobytes() == order.tobytes(), (self.name, "named twice", index)\n',
         "",
     ),
     Mutant(
         "anybody-gives",
         "pool.py",
-        "        assert (self._owner[index] == owner).all(), (self.name, owner, index, self._owner[index])\n",
+        "        assert self._all_of(index, owner), (self.name, owner, index, self._owner[index])\n",
         "",
     ),
     Mutant(
@@ -431,4 +439,78 @@ MUTANTS = (
     ),
     Mutant("any-size-works", "layout.py", "        if pages < least:\n", "        if pages < 1:\n"),
     Mutant("one-pool-suffices", "layout.py", "return all(most <= pages", "return any(most <= pages"),
+    # ---- budget, orders, states, fork, pins, events
+    Mutant(
+        "budget-forgets-idle", "budget.py", "self.limit - self.in_use() + idle", "self.limit - self.in_use()"
+    ),
+    Mutant("nothing-is-discarded", "budget.py", "        while over > 0:", "        while False:"),
+    Mutant(
+        "discards-what-is-used-again", "budget.py", "if page in untouched[discard.component]]", "if page]"
+    ),
+    Mutant(
+        "room-covers-all-bytes", "room.py", "return self._bytes(need) <= self.bytes and all(", "return all("
+    ),
+    Mutant("span-too-long-for-bytes", "room.py", "short = self._bytes(need) - self.bytes", "short = 0"),
+    Mutant(
+        "useless-is-useful",
+        "tree.py",
+        "rank = RANK_USELESS if useless else RANK_USEFUL",
+        "rank = RANK_USEFUL",
+    ),
+    Mutant(
+        "no-slack",
+        "components.py",
+        "self.needed(end * self.page_size) - 1 - start",
+        "self.needed(end * self.page_size) + 1 - start",
+    ),
+    Mutant(
+        "prompt-end-is-no-boundary",
+        "publish.py",
+        "extend = self.tree.grow if is_boundary else self.tree.lengthen",
+        "extend = self.tree.lengthen",
+    ),
+    Mutant("half-a-stretch", "reclaim.py", "node.size if tree.gives_whole else most", "most"),
+    Mutant(
+        "begin-on-a-page-kept", "components.py", " and self.keep((page + 1) * self.page_size) > page)", ")"
+    ),
+    Mutant(
+        "snapshot-anywhere",
+        "components.py",
+        "cut for cut in self.component.cuts(start, end) if cut % self.page_size == 0",
+        "cut for cut in self.component.cuts(start, end)",
+    ),
+    Mutant(
+        "lost-snapshot-is-written",
+        "snapshots.py",
+        "if p.snapshot_of is None or self.tree",
+        "if True or self.tree",
+    ),
+    Mutant("readers-left-behind", "snapshots.py", "_reading(p, copy.source) if p in moved else p", "p"),
+    Mutant(
+        "fork-copies-too-little",
+        "fork.py",
+        "min(size, holding.computed - entry * size)",
+        "min(size, holding.computed - entry * size) - 1",
+    ),
+    Mutant(
+        "fork-shares-unreferenced",
+        "fork.py",
+        "            cache.pools[component].reference(entries[entries != 0])\n",
+        "",
+    ),
+    Mutant("pins-for-ever", "pins.py", "pin.until <= self._log.step", "False"),
+    Mutant("pins-without-limit", "pins.py", "if pin.tokens > left:", "if False:"),
+    Mutant("undone-is-told", "events.py", "        self._journal.log(self._forget, self.next)\n", ""),
+    Mutant(
+        "hidden-is-told",
+        "events.py",
+        "if namespace.epoch != self.epoch or namespace.private is not None:",
+        "if False:",
+    ),
+    Mutant(
+        "explains-another-hole",
+        "explain.py",
+        "min(grid.needed(end), path.pages)",
+        "min(grid.needed(end) + 1, path.pages)",
+    ),
 )
