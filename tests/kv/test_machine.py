@@ -105,7 +105,7 @@ class CacheMachine(RuleBasedStateMachine):
 
     def extend(self, job: Job, end: int) -> bool:
         """It succeeds exactly when there is room, and takes exactly what was said."""
-        growth, room = self.cache.growth(job.holding, 0, end), self.cache.room()
+        growth, room = self.cache.growth(job.holding, end), self.cache.room()
         before = self.world.snapshot()
         try:
             self.cache.extend(job.holding, end)

@@ -71,7 +71,8 @@ def teacher_forced(ops: Ops, model: Model, tokens: list[int], kv_type: KVType) -
             positions=start + within,
             token_rows=np.zeros(count, dtype=np.int32),
         )
-        yield forward(ops, model, kv, Batch(np.array(tokens[start : start + count], np.int32), spans, within))
+        tokens_now = np.array(tokens[start : start + count], np.int32)
+        yield forward(ops, model, kv, Batch(tokens_now, (spans,) * len(kv), within))
 
 
 def log_softmax(logits: F32) -> F32:

@@ -141,7 +141,7 @@ def test_dead_slots_may_hold_nan(page_size: int) -> None:
 @pytest.mark.parametrize("shape", [SHAPE, WINDOWED])
 @pytest.mark.parametrize("clip", [1, 63, 64, 100, 120, 140])
 def test_no_key_before_the_clip_is_read(shape: AttentionShape, clip: int) -> None:
-    """As if the row began there: nothing before it needs a page, and what later windows read has no part in it."""
+    """As if the row began there: nothing before it needs a page."""
     keys, values, q = random(28, 150, 2, 32), random(29, 150, 2, 32), random(30, 10, 4, 32)
     kv = stored(keys, values, page_size=4, fill=np.nan)
     spans = replace(spans_of((0, 140, 150)), clips=np.array([clip], dtype=np.int32))

@@ -189,7 +189,7 @@ class CheckedScheduler(Scheduler):
         copies = 0
         for intent in admissions:
             if self._id(intent) not in done:
-                assert intent.offer.begin.start > 0 and copies > 0, intent
+                assert intent.offer.begin.full_until > 0 and copies > 0, intent
             copies += sum(intent.offer.takes)
         assert all(self._id(i) in done for i in plan.spans if isinstance(i, Continue))
         return outcome

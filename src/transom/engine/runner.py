@@ -11,11 +11,18 @@ from transom.values import Choice, StepResult, StepWork
 
 
 class ModelRunner:
-    """Writes the KV bytes. `tables` are the cache's row tables, int32 `[rows, pages]`, read where they lie."""
+    """Writes the KV bytes.
 
-    def __init__(self, ops: Ops, model: Model, store: KVStore, tables: Sequence[I32]) -> None:
+    Per component: the cache's row table, int32 `[rows, pages]`, read where it lies, and whether it is rooted,
+    that is never slides.
+    """
+
+    def __init__(
+        self, ops: Ops, model: Model, store: KVStore, tables: Sequence[I32], rooted: Sequence[bool]
+    ) -> None:
         self._ops = ops
         self._model = model
+        self._rooted = tuple(rooted)
         self._kv = tuple(store.paged(component, table) for component, table in enumerate(tables))
 
     def run(self, work: StepWork) -> StepResult:
@@ -30,4 +37,4 @@ class ModelRunner:
         """The step, up to the logits `[spans that sample, vocabulary]`."""
         for copy in work.copies:
             self._ops.copy_pages(self._kv[copy.component], copy.source, copy.target, copy.tokens)
-        return forward(self._ops, self._model, self._kv, assemble(work))
+        return forward(self._ops, self._model, self._kv, assemble(work, self._rooted))

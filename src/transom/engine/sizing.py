@@ -40,6 +40,7 @@ def size_pools(spec: ModelSpec, config: EngineConfig) -> Sizing:
         rows=config.max_running_requests,
         context=spec.context,
         prefix_caching=caching,
+        layers=tuple(layer.component for layer in spec.layers),
     )
     context = longest_alone(layout, chunk=1)
     if context < 2:

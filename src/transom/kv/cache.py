@@ -13,7 +13,7 @@ from transom.kv.check import check
 from transom.kv.holding import Begin, Holding, Namespace, Offer
 from transom.kv.journal import Journal, Savepoint, Transaction
 from transom.kv.layout import CacheLayout, PrefixCaching
-from transom.kv.match import Hit, best_hit, pages_read
+from transom.kv.match import Hit, best_hit, found_again, repaired
 from transom.kv.pool import PagePool, owner_of
 from transom.kv.publish import Publisher
 from transom.kv.reclaim import purge, reclaim
@@ -81,8 +81,15 @@ class HybridCache:
         return Namespace(self.epoch, salt, request if alone else None)
 
     def offer(self, namespace: Namespace, tokens: Tokens) -> Offer:
-        """The longest hit that leaves at least one token of `tokens` to compute, token-exact; or `cold()`."""
-        return self._offer(best_hit(self.tree, self.grids, namespace, as_key(tokens, len(tokens) - 1)))
+        """The way to begin that computes the fewest tokens, at least one; `cold()` if there is no other."""
+        return self.offers(namespace, tokens)[0]
+
+    def offers(self, namespace: Namespace, tokens: Tokens) -> tuple[Offer, ...]:
+        """All ways to begin, the fewest tokens to compute first: repair, the longest hit, `cold()`."""
+        hit = best_hit(self.tree, self.grids, namespace, as_key(tokens, len(tokens) - 1))
+        repair = repaired(hit, self.grids, self.layout.layers)
+        found = [hit] if hit.begin.full_until else []
+        return (*map(self._offer, [repair, *found] if repair else found), self.cold())
 
     def cold(self) -> Offer:
         """To begin at 0, which is always offered."""
@@ -93,12 +100,10 @@ class HybridCache:
         """Pages to be had per component: free, or of the tree and unreferenced. Exact."""
         return tuple([pool.room for pool in self.pools])
 
-    def growth(self, holding: Holding | None, begin_start: int, end: int) -> tuple[int, ...]:
-        """Pages that extend(holding, end) would take; with None, after an admission at `begin_start`."""
-        assert begin_start >= 0 and end >= 0, (begin_start, end)
-        allocated = begin_start if holding is None else holding.allocated
-        page = self.layout.page_size
-        return (max(0, -(-end // page) - -(-allocated // page)),) * len(self.pools)
+    def growth(self, held: Holding | Begin, end: int) -> tuple[int, ...]:
+        """Pages that extend(..., end) would take, of a holding or after an admission."""
+        assert end >= 0, end
+        return tuple([max(0, grid.ceil(end) - held.covered(grid)) for grid in self.grids])
 
     def fits_alone(self, tokens: int, chunk: int) -> bool:
         """Whether a request of `tokens` in all, computed `chunk` at a time, fits an empty cache."""
@@ -120,6 +125,7 @@ class HybridCache:
             hits=counts.hits,
             hit_tokens=counts.hit_tokens,
             pages_copied=counts.pages_copied,
+            repairs=counts.repairs,
         )
 
     def check(self) -> None:
@@ -137,16 +143,17 @@ class HybridCache:
         return self._journal.transaction()
 
     def admit(self, request: RequestId, namespace: Namespace, tokens: Tokens, offer: Offer) -> Holding:
-        """A row, references to the hit's pages, and a page for a copy of the partial one. Raises NoSpace.
+        """A row, references to what is there, and a page for the one it begins within. Raises NoSpace.
 
-        NoSpace names `rows` when none is free, and `prefix` when the tree no longer has the offered hit.
+        NoSpace names `rows` when none is free, and `prefix` when the tree no longer has what was offered.
         """
-        start = offer.begin.start
+        begin = offer.begin
         assert namespace.epoch == self.epoch, (namespace, self.epoch)
-        assert 0 <= start < len(tokens) <= self.layout.context, (offer, len(tokens))
-        hit = self._hit(namespace, tokens, start)
-        if hit.start < start:
-            raise NoSpace("prefix", start, hit.start)
+        assert begin.start < len(tokens) <= self.layout.context, (offer, len(tokens))
+        assert begin.full_until < len(tokens), (offer, len(tokens))
+        hit = found_again(self.tree, self.grids, namespace, as_key(tokens, len(tokens) - 1), begin)
+        if hit is None:
+            raise NoSpace("prefix", begin.full_until, 0)
         if None not in self.holdings:
             raise NoSpace("rows", 1, 0)
         with self._journal.transaction():
@@ -158,12 +165,11 @@ class HybridCache:
         assert end <= self.layout.context, (end, self.layout.context)
         if end <= holding.allocated:
             return
-        growth = self.growth(holding, 0, end)
-        first = self.grids[0].ceil(holding.allocated)
+        growth = self.growth(holding, end)
         with self._journal.transaction():
             self._require_room(growth)
-            for component, count in enumerate(growth):
-                self._take(holding.row, component, first, count)
+            for component, (grid, count) in enumerate(zip(self.grids, growth, strict=True)):
+                self._take(holding.row, component, holding.covered(grid), count)
             self._journal.assign(holding, "allocated", end)
 
     def advance(self, holding: Holding, end: int) -> None:
@@ -178,25 +184,26 @@ class HybridCache:
         """Gives back the pages beyond `end`, which is not before `computed`."""
         self._require_live(holding)
         assert holding.computed <= end <= holding.allocated, (holding, end)
-        first, last = self.grids[0].ceil(end), self.grids[0].ceil(holding.allocated)
+        before = [holding.covered(grid) for grid in self.grids]
         with self._journal.transaction():
-            for component in range(len(self.pools)):
-                self._return_private(holding, component, first, last)
             self._journal.assign(holding, "allocated", end)
+            for component, (grid, last) in enumerate(zip(self.grids, before, strict=True)):
+                self._return_private(holding, component, holding.covered(grid), last)
 
     def publish(self, holding: Holding, tokens: Tokens) -> None:
         """Gives the computed whole pages to the tree. `tokens` are the request's, at least the computed ones.
 
-        Never needs a page. Afterwards the row names the tree's pages wherever it has not slid.
+        Never needs a page. Afterwards the row names the tree's pages wherever it has not slid. While a repair
+        still reads inexact pages, nothing is given.
         """
         self._require_live(holding)
         assert len(tokens) >= holding.computed, (len(tokens), holding)
         whole = self.grids[0].floor(holding.computed)
-        if whole <= holding.published:
+        if whole <= holding.published or self._reads_inexact(holding):
             return
         with self._journal.transaction():
             self._give_up_inexact(holding)
-            Publisher(self.tree, self.rows, self.counters, holding).run(
+            Publisher(self.tree, self.grids, self.rows, self.counters, holding).run(
                 as_key(tokens, whole * self.layout.page_size), whole
             )
             self._journal.assign(holding, "published", whole)
@@ -216,11 +223,10 @@ class HybridCache:
     def drop(self, holding: Holding) -> None:
         """The row ends: private pages to the pool, references released. Not published: publish first."""
         self._require_live(holding)
-        last = self.grids[0].ceil(holding.allocated)
         with self._journal.transaction():
             self._end_copies([pending for pending in self.pending if pending.holding is holding])
-            for component in range(len(self.pools)):
-                self._let_go(holding, component, holding.kept[component], last)
+            for component, grid in enumerate(self.grids):
+                self._let_go(holding, component, holding.kept[component], holding.covered(grid))
             self._seat(holding.row, None)
             self._purge_if_hidden(holding.namespace)
 
@@ -246,64 +252,54 @@ class HybridCache:
 
     # ---------------------------------------------------------------- admission
 
-    def _hit(self, namespace: Namespace, tokens: Tokens, start: int) -> Hit:
-        """The hit that was offered, or if the tree has grown since, one that begins there all the same."""
-        if start:
-            hit = best_hit(self.tree, self.grids, namespace, as_key(tokens, len(tokens) - 1))
-            if hit.start <= start:
-                return hit
-        return best_hit(self.tree, self.grids, namespace, as_key(tokens, start))
-
     def _offer(self, hit: Hit) -> Offer:
         pins = []
         for component, (grid, pool) in enumerate(zip(self.grids, self.pools, strict=True)):
-            pages = np.append(pages_read(hit, component, grid), hit.partial_page(component))
+            pages = np.append(hit.read(component, grid), hit.source(component, grid))
             pins.append(pool.unreferenced(pages[pages != 0]))
-        partial = 1 if hit.partial else 0
-        return Offer(Begin(hit.start, hit.start, hit.start), (partial,) * len(pins), tuple(pins))
+        return Offer(hit.begin, tuple([hit.takes(grid) for grid in self.grids]), tuple(pins))
 
     def _begin(self, request: RequestId, namespace: Namespace, hit: Hit) -> Holding:
         """References first, then pages: what is referenced cannot be reclaimed for what is taken."""
         holding = self._holding(request, namespace, hit)
         self._seat(holding.row, holding)
         for component, grid in enumerate(self.grids):
-            entries = pages_read(hit, component, grid)
+            entries = hit.read(component, grid)
             self.pools[component].reference(entries[entries != 0])
             self.rows[component].write(holding.row, holding.kept[component], entries)
         self.tree.use(hit.path, holding.kept)
-        sources = [hit.partial_page(component) for component in range(len(self.pools))]
-        self._copy_partial(holding, sources)
-        assert not holding.inexact or hit.partial, (holding, hit)
-        self.counters.admit(hit.start, sum(source != 0 for source in sources))
+        sources = tuple([hit.source(component, grid) for component, grid in enumerate(self.grids)])
+        self._take_begun(holding, tuple([hit.takes(grid) for grid in self.grids]), sources)
+        self.counters.admit(hit.begin, sum(source != 0 for source in sources))
         return holding
 
     def _holding(self, request: RequestId, namespace: Namespace, hit: Hit) -> Holding:
-        partial = hit.partial is not None
+        start = hit.begin.start
         return Holding(
             request=request,
             row=self.holdings.index(None),
             namespace=namespace,
-            start=hit.start,
-            computed=hit.start,
-            allocated=hit.start,
-            published=self.grids[0].floor(hit.start),
-            kept=tuple([grid.keep(hit.start) for grid in self.grids]),
-            inexact=frozenset(c for c in range(len(self.pools)) if partial and not hit.partial_page(c)),
+            start=start,
+            computed=start,
+            allocated=start,
+            published=self.grids[0].floor(start),
+            kept=tuple([hit.kept(grid) for grid in self.grids]),
+            exact=tuple([hit.exact(component, grid) for component, grid in enumerate(self.grids)]),
+            full_until=hit.begin.full_until,
+            clip=hit.begin.clip,
         )
 
-    def _copy_partial(self, holding: Holding, sources: list[int]) -> None:
+    def _take_begun(self, holding: Holding, takes: tuple[int, ...], sources: tuple[int, ...]) -> None:
         """A page of the request's own for the page that `start` lies in, copied where there is a source."""
-        tokens = holding.start % self.layout.page_size
-        if not tokens:
-            return
         for component, source in enumerate(sources):
             if source:
                 self.pools[component].reference([source])
-        self._require_room((1,) * len(sources))
-        for component, source in enumerate(sources):
-            self._take(holding.row, component, holding.published, 1)
+        self._require_room(takes)
+        for component, (count, source) in enumerate(zip(takes, sources, strict=True)):
+            self._take(holding.row, component, holding.published, count)
             if source:
                 target = int(self.rows[component].table[holding.row, holding.published])
+                tokens = holding.start % self.layout.page_size
                 copy = Pending(holding, PageCopy(component, source, target, tokens))
                 self._journal.assign(self, "pending", (*self.pending, copy))
 
@@ -331,31 +327,35 @@ class HybridCache:
 
     def _let_go(self, holding: Holding, component: int, start: int, end: int) -> None:
         """Entries [start, end) end: what is the tree's is unreferenced, what is private goes back."""
-        middle = min(max(start, holding.published), end)
+        middle = min(max(start, holding.shared(self.grids[component])), end)
         if start < middle:
             self.pools[component].unreference(self.rows[component].held(holding.row, start, middle))
             self.rows[component].clear(holding.row, start, middle)
         self._return_private(holding, component, middle, end)
 
     def _return_private(self, holding: Holding, component: int, start: int, end: int) -> None:
-        assert start >= holding.published or start >= end, (holding, start, end)
+        assert start >= holding.shared(self.grids[component]) or start >= end, (holding, start, end)
         if start < end:
             self.pools[component].give(
                 self.rows[component].held(holding.row, start, end), owner_of(holding.row)
             )
             self.rows[component].clear(holding.row, start, end)
 
-    def _give_up_inexact(self, holding: Holding) -> None:
-        """A page begun in its middle, with nothing to copy its beginning from, must not get into the tree.
+    def _reads_inexact(self, holding: Holding) -> bool:
+        """Whether what the next token needs begins before what may be published."""
+        return any(
+            grid.keep(holding.computed) < exact for grid, exact in zip(self.grids, holding.exact, strict=True)
+        )
 
-        Only a component that needed nothing at `start` begins so, and by the end of the page it has slid.
+    def _give_up_inexact(self, holding: Holding) -> None:
+        """Two kinds of page must not get into the tree. They have slid by now, or may.
+
+        What a repair computed before windows are exact; and a page begun in its middle with nothing to copy its
+        beginning from, which a component has that needed nothing at `start`.
         """
-        page = self.grids[0].floor(holding.start)
-        for component in holding.inexact:
-            assert page < self.grids[component].keep(holding.computed), (holding, component)
-            if holding.kept[component] <= page:
-                self._return_private(holding, component, page, page + 1)
-        self._journal.assign(holding, "inexact", frozenset())
+        for component, (kept, exact) in enumerate(zip(holding.kept, holding.exact, strict=True)):
+            self._let_go(holding, component, kept, max(kept, exact))
+        self._journal.assign(holding, "kept", tuple(map(max, holding.kept, holding.exact)))
 
     # ---------------------------------------------------------------- primitives
 

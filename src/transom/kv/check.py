@@ -80,7 +80,9 @@ def _check_owners(cache: "HybridCache", component: int, places: dict[int, Place]
         (page, owner_of(holding.row))
         for holding in cache.holdings
         if holding is not None
-        for page in _named(cache, component, holding, holding.published, cache.layout.context)
+        for page in _named(
+            cache, component, holding, holding.shared(cache.grids[component]), cache.layout.context
+        )
     ]
     for page, owner in [(page, FREE) for page in free] + private:
         assert page not in owners, (pool.name, page, "owned by", owners[page], "and", owner)
@@ -98,7 +100,7 @@ def _check_references(cache: "HybridCache", component: int, places: dict[int, Pl
     readers: Counter[int] = Counter()
     for holding in cache.holdings:
         if holding is not None:
-            readers.update(_named(cache, component, holding, 0, holding.published))
+            readers.update(_named(cache, component, holding, 0, holding.shared(cache.grids[component])))
     readers.update(p.copy.source for p in cache.pending if p.copy.component == component)
     assert set(readers) <= set(places), (pool.name, "read but not the tree's", set(readers) - set(places))
     noted = pool.references(np.arange(pool.capacity + 1)).tolist()
@@ -187,17 +189,23 @@ def _check_holding(cache: "HybridCache", holding: "Holding") -> None:
     assert holding.published * page_size <= holding.computed, holding
     for component, grid in enumerate(cache.grids):
         entries = cache.rows[component].table[holding.row]
-        last = -(-holding.allocated // page_size)
+        last = holding.covered(grid)
         needed = first_needed(grid.component, holding.computed) // page_size
         kept = holding.kept[component]
-        assert kept <= grid.keep(holding.computed), (holding, component)
+        assert kept <= max(grid.keep(holding.computed), grid.floor(holding.clip)), (holding, component)
+        untouched = holding.published == grid.floor(holding.start)
+        assert untouched or kept >= holding.exact[component], (
+            holding,
+            component,
+            "published what is inexact",
+        )
         assert entries[max(kept, needed) : last].all(), (holding, component, entries)
         assert not entries[:kept].any() and not entries[last:].any(), (holding, component, entries)
 
 
 def _check_path(cache: "HybridCache", holding: "Holding", component: int, places: dict[int, Place]) -> None:
     """Pages a row reads from the tree lie at their own positions, under its namespace, on one path."""
-    entries = cache.rows[component].table[holding.row, : holding.published]
+    entries = cache.rows[component].table[holding.row, : holding.shared(cache.grids[component])]
     nodes = []
     for index, page in enumerate(entries.tolist()):
         if page:

@@ -1,7 +1,8 @@
 """The values that scheduler and cache exchange, and what one request holds."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
+from transom.kv.components import Grid
 from transom.values import RequestId
 
 
@@ -21,24 +22,41 @@ class Namespace:
 
 @dataclass(frozen=True, slots=True)
 class Begin:
-    """To begin: compute from `start`, full pages reach `full_until`, windows are exact from `exact_from`.
+    """A way to begin, of which the price is the tokens it leaves to compute.
 
-    An island hit or a cold start has all three equal.
+    start      first token to compute
+    full_until components that keep everything are there up to here; tokens before it store none of theirs
+    exact_from windows are exact from here on, shorter ones from where they need to be; what lies before, or
+               does not begin here, is never published
+    clip       first position that a window may read
+
+    An island hit, or a start at 0, is exact from `start` and clips nothing. A repair clips at `start`, as no
+    window is there: its first tokens are computed wrongly, and from `exact_from` on that does not show.
     """
 
     start: int
     full_until: int
     exact_from: int
+    clip: int = 0
 
     def __post_init__(self) -> None:
         assert 0 <= self.start <= self.full_until and self.start <= self.exact_from, self
+        assert self.clip == 0 or self.clip == self.start < self.full_until, self
+
+    @property
+    def is_repair(self) -> bool:
+        return self.clip > 0
+
+    def covered(self, grid: Grid) -> int:
+        """The first page of a component that is neither found nor, being begun, taken by `admit`."""
+        return grid.ceil(self.full_until if grid.rooted else self.start)
 
 
 @dataclass(frozen=True, slots=True)
 class Offer:
     """What `admit` would do now. It names positions, never nodes, so it cannot dangle.
 
-    takes per component: pages admit itself takes (the copy of a partial page: 0 or 1)
+    takes per component: pages admit itself takes (the page that `start` lies in: 0 or 1)
     pins  per component: pages of the tree, now unreferenced, that admit would reference
     """
 
@@ -60,7 +78,10 @@ class Holding:
 
     kept      per component: first page not slid (entries before it are 0)
     published whole pages given to the tree; the row references those it still names
-    inexact   components whose partial page at `start` is not valid from its first token: never published
+    exact     per component: first page that may be published. Before it lie pages that are not valid from
+              their first token, and the inexact ones of a repair
+    full_until, clip as in Begin. Components that keep everything have the tree's pages up to `full_until`,
+              whatever is computed
     """
 
     request: RequestId
@@ -71,4 +92,14 @@ class Holding:
     allocated: int
     published: int
     kept: tuple[int, ...]
-    inexact: frozenset[int] = field(default=frozenset())
+    exact: tuple[int, ...] = ()
+    full_until: int = 0
+    clip: int = 0
+
+    def covered(self, grid: Grid) -> int:
+        """The first page of a component that the row does not have."""
+        return grid.ceil(max(self.allocated, self.full_until) if grid.rooted else self.allocated)
+
+    def shared(self, grid: Grid) -> int:
+        """The first page of a component that is not the tree's."""
+        return max(self.published, grid.floor(self.full_until)) if grid.rooted else self.published

@@ -26,6 +26,8 @@ class CacheLayout:
     pages   usable pages per component, ids 1..n
     rows    holdings at once
     context most tokens of one row
+    layers  the component of every layer of the model, in order, each with keys and values of its own: what
+            repair is computed from. Without layers none is offered.
     """
 
     components: tuple[ComponentSpec, ...]
@@ -34,6 +36,7 @@ class CacheLayout:
     rows: int
     context: int
     prefix_caching: PrefixCaching = PrefixCaching.ON
+    layers: tuple[int, ...] = ()
 
     def grids(self) -> tuple[Grid, ...]:
         """One per component: what `needed` means in pages."""
@@ -115,3 +118,7 @@ def _require_sane(layout: CacheLayout) -> None:
             raise ConfigError(f"{name} is {value}; at least 1 is needed")
     for component in layout.components:
         first_needed(component, layout.context)
+    if layout.layers and set(layout.layers) != set(range(len(layout.components))):
+        raise ConfigError(
+            f"layers of components {sorted(set(layout.layers))}; there are {len(layout.components)}"
+        )

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from transom.kv.components import Grid
 from transom.kv.holding import Holding
 from transom.kv.pool import Pages, owner_of
 from transom.kv.rows import RowTable
@@ -21,6 +22,7 @@ class Publisher:
     """One publication: where to, from which rows."""
 
     tree: PrefixTree
+    grids: tuple[Grid, ...]
     rows: tuple[RowTable, ...]
     counters: Counters
     holding: Holding
@@ -50,16 +52,17 @@ class Publisher:
     def _adopted(self, component: int, start: int, end: int) -> Pages:
         """The row's pages [start, end), now the tree's; 0 where the row has slid."""
         pages = self.rows[component].read(self.holding.row, start, end)
-        assert not pages[: max(0, self.holding.published - start)].any(), (self.holding, component, pages)
+        shared = self.holding.shared(self.grids[component])
+        assert not pages[: max(0, shared - start)].any(), (self.holding, component, pages)
         self._adopt(component, pages[pages != 0])
         return pages
 
     def _merge(self, node: Node, start: int, end: int) -> None:
         """Pages [start, end) of the path, which lie in `node`."""
-        first = max(start, self.holding.published)
-        if first >= end:
-            return
-        for component in range(len(self.rows)):
+        for component, grid in enumerate(self.grids):
+            first = max(start, self.holding.shared(grid))
+            if first >= end:
+                continue
             ours = self.rows[component].read(self.holding.row, first, end)
             theirs = node.pages[component][first - start : end - start]
             fresh = np.flatnonzero((ours != 0) & (theirs == 0))

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass, replace
 
+from transom.kv.holding import Begin
 from transom.kv.journal import Journal
 
 
@@ -22,7 +23,9 @@ class ComponentStats:
 
 @dataclass(frozen=True, slots=True)
 class CacheStats:
-    """`hit_tokens` were not computed; `pages_copied` were partial pages of hits, over all components."""
+    """`hit_tokens` were not computed, by hits or by `repairs`; `pages_copied` were partial pages of hits, over
+    all components.
+    """
 
     components: tuple[ComponentStats, ...]
     page_size: int
@@ -32,6 +35,7 @@ class CacheStats:
     hits: int
     hit_tokens: int
     pages_copied: int
+    repairs: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +53,7 @@ class Admissions:
     hits: int = 0
     hit_tokens: int = 0
     pages_copied: int = 0
+    repairs: int = 0
 
 
 class Counters:
@@ -70,13 +75,14 @@ class Counters:
             self, "traffic", (*self.traffic[:component], new, *self.traffic[component + 1 :])
         )
 
-    def admit(self, hit_tokens: int, pages_copied: int) -> None:
-        assert hit_tokens >= 0 and pages_copied >= 0, (hit_tokens, pages_copied)
+    def admit(self, begin: Begin, pages_copied: int) -> None:
+        assert pages_copied >= 0, pages_copied
         old = self.admissions
         new = Admissions(
             old.admitted + 1,
-            old.hits + (hit_tokens > 0),
-            old.hit_tokens + hit_tokens,
+            old.hits + (begin.start > 0 and not begin.is_repair),
+            old.hit_tokens + begin.start,
             old.pages_copied + pages_copied,
+            old.repairs + begin.is_repair,
         )
         self._journal.assign(self, "admissions", new)

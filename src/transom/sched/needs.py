@@ -48,8 +48,8 @@ def still_to_take(grids: Iterable[Grid], holding: Holding, end: int) -> Pages:
         max(
             0,
             min(
-                grid.ceil(end) - grid.ceil(holding.allocated),
-                pages_at(grid, end) - (grid.ceil(holding.allocated) - kept),
+                grid.ceil(end) - holding.covered(grid),
+                pages_at(grid, end) - (holding.covered(grid) - kept),
             ),
         )
         for grid, kept in zip(grids, holding.kept, strict=True)
