@@ -8,7 +8,8 @@ std::string number(int64_t n) { return std::to_string(n); }
 int64_t tiles(int64_t out) { return (out + tile_out - 1) / tile_out; }
 
 void check_sizes(int64_t out, int64_t in) {
-    if (out < 1 || in < 1) complain("matrix", "has " + number(out) + " outputs and " + number(in) + " inputs");
+    if (out < 1 || in < 1)
+        complain("matrix", "has " + number(out) + " outputs and " + number(in) + " inputs");
 }
 
 Pages describe(const Buffer& data, const Array<int32_t>& table, int64_t page_size, int64_t layer) {
@@ -18,17 +19,30 @@ Pages describe(const Buffer& data, const Array<int32_t>& table, int64_t page_siz
     data.expect(2, 2);
     data.expect(3, page_size);
     if (page_size < 1) complain("page_size", "is " + number(page_size));
-    if (layer < 0 || layer >= data.dim(1)) complain("layer", number(layer) + " is not one of " + number(data.dim(1)));
-    if (data.dim(5) % 16 != 0 || data.dim(5) > 4096) complain("pages", "head_dim " + number(data.dim(5)) + " is no multiple of 16 up to 4096");
-    Pages p{static_cast<char*>(data.data()), data.stride(0), page_size, layer, data.dim(4), data.dim(5), half,
-            table.at(), table.dim(1), data.dim(0), data.dim(1)};
-    if (p.count > 1 && p.page_bytes < p.layers * 2 * p.page_size * p.slot_bytes()) complain("pages", "pages overlap");
+    if (layer < 0 || layer >= data.dim(1))
+        complain("layer", number(layer) + " is not one of " + number(data.dim(1)));
+    if (data.dim(5) % 16 != 0 || data.dim(5) > 4096)
+        complain("pages", "head_dim " + number(data.dim(5)) + " is no multiple of 16 up to 4096");
+    Pages p{static_cast<char*>(data.data()),
+            data.stride(0),
+            page_size,
+            layer,
+            data.dim(4),
+            data.dim(5),
+            half,
+            table.at(),
+            table.dim(1),
+            data.dim(0),
+            data.dim(1)};
+    if (p.count > 1 && p.page_bytes < p.layers * 2 * p.page_size * p.slot_bytes())
+        complain("pages", "pages overlap");
     return p;
 }
 
 }  // namespace
 
-PackedArgument::PackedArgument(nb::handle codes, nb::handle scales, nb::handle minima, int group, int64_t out, int64_t in)
+PackedArgument::PackedArgument(nb::handle codes, nb::handle scales, nb::handle minima, int group, int64_t out,
+                               int64_t in)
     : codes_(codes, "codes", 4), scales_(scales, "scales", 3) {
     check_sizes(out, in);
     if (group != 16 && group != 32) complain("group", "must be 16 or 32, is " + number(group));
@@ -76,24 +90,29 @@ void RecordsArgument::expect(int64_t tokens, int64_t in) const {
     words_.expect(1, in / 32);
 }
 
-PagesArgument::PagesArgument(nb::handle pages, nb::handle table, int64_t page_size, int64_t layer, bool writable)
-    : data_(pages, "pages", 6, writable), table_(table, "kv.rows", 2), pages_(describe(data_, table_, page_size, layer)) {}
+PagesArgument::PagesArgument(nb::handle pages, nb::handle table, int64_t page_size, int64_t layer,
+                             bool writable)
+    : data_(pages, "pages", 6, writable),
+      table_(table, "kv.rows", 2),
+      pages_(describe(data_, table_, page_size, layer)) {}
 
 void PagesArgument::check(int64_t row, int64_t begin, int64_t end) const {
     const Pages& p = pages_;
     if (row < 0 || row >= rows()) complain("rows", number(row) + " is not in [0, " + number(rows()) + ")");
     if (begin < 0 || end > p.per_row * p.page_size) {
-        complain("positions", "[" + number(begin) + ", " + number(end) + ") is not within a row of " + number(p.per_row * p.page_size));
+        complain("positions", number(begin) + " to " + number(end) + " are not within a row of " +
+                                  number(p.per_row * p.page_size));
     }
     const int32_t* ids = p.table + row * p.per_row;
     for (int64_t i = begin / p.page_size; i * p.page_size < end; ++i) {
         if (ids[i] >= 1 && ids[i] < p.count) continue;
-        complain("kv.rows", "row " + number(row) + ", page " + number(i) + ": " + number(ids[i]) + " is not in [1, " + number(p.count) + ")");
+        complain("kv.rows", "row " + number(row) + ", page " + number(i) + ": " + number(ids[i]) +
+                                " is not in [1, " + number(p.count) + ")");
     }
 }
 
-std::vector<Span> checked_spans(const PagesArgument& pages, nb::handle rows, nb::handle starts, nb::handle offsets,
-                                nb::handle clips, int64_t tokens, int64_t window) {
+std::vector<Span> checked_spans(const PagesArgument& pages, nb::handle rows, nb::handle starts,
+                                nb::handle offsets, nb::handle clips, int64_t tokens, int64_t window) {
     const Array<int32_t> r(rows, "rows", 1), s(starts, "starts", 1), o(offsets, "offsets", 1);
     const int64_t n = r.dim(0);
     s.expect(0, n);
@@ -108,7 +127,8 @@ std::vector<Span> checked_spans(const PagesArgument& pages, nb::handle rows, nb:
         const int64_t clip = c ? c->at()[i] : 0;
         if (count < 0 || token > tokens) complain("offsets", "must not fall");
         if (count == 0) continue;
-        if (clip < 0 || clip > std::max<int64_t>(0, start)) complain("clips", number(clip) + " is not in [0, " + number(start) + "]");
+        if (clip < 0 || clip > std::max<int64_t>(0, start))
+            complain("clips", number(clip) + " is not in [0, " + number(start) + "]");
         const int64_t lowest = window ? std::max(clip, start - window + 1) : clip;
         pages.check(r.at()[i], start < 0 ? start : lowest, start + count);
         spans.push_back({r.at()[i], start, token, count, clip});

@@ -11,7 +11,8 @@ namespace transom {
 
 class PackedArgument {
 public:
-    PackedArgument(nb::handle codes, nb::handle scales, nb::handle minima, int group, int64_t out, int64_t in);
+    PackedArgument(nb::handle codes, nb::handle scales, nb::handle minima, int group, int64_t out,
+                   int64_t in);
     const Packed& get() const { return packed_; }
 
 private:

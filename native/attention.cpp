@@ -34,7 +34,8 @@ float score(const Attention& a, const AttentionPiece& p, const float* q, int64_t
 }
 
 // Keys [begin, end) of one tile, from scratch, into acc.
-State tile(const Attention& a, const AttentionPiece& p, const float* q, int64_t begin, int64_t end, float* acc) {
+State tile(const Attention& a, const AttentionPiece& p, const float* q, int64_t begin, int64_t end,
+           float* acc) {
     float weights[key_tile];
     State state{-std::numeric_limits<float>::infinity(), 0.0f, false};
     for (int64_t k = begin; k < end; ++k) {
@@ -109,7 +110,8 @@ void attention(const Attention& a, const AttentionPiece& p) {
     each_row(a, p, [&](int64_t row, int64_t at, Keys keys) {
         State merged{0, 0, true};
         for (int64_t t = p.tile_begin; t < p.tile_end; ++t) {
-            const int64_t begin = std::max(keys.begin, t * key_tile), end = std::min(keys.end, (t + 1) * key_tile);
+            const int64_t begin = std::max(keys.begin, t * key_tile),
+                          end = std::min(keys.end, (t + 1) * key_tile);
             if (begin >= end) continue;
             float* into = p.partial ? partial_at(a, p, t, row) + 16 : acc + dim;
             const State state = tile(a, p, a.q + at, begin, end, into);

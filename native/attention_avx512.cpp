@@ -1,8 +1,8 @@
 #if defined(__x86_64__)
 // Attention of some queries over the keys of one row, a tile of 64 keys at a time.
 //
-// A "line" here is one query head's work: (query, head) pairs that share a KV head. Blocks of 4 lines x 4 keys
-// (scores) and 4 lines x 64 dimensions (values) keep all sums in registers; each line still gets exactly
+// A "line" here is one query head's work: (query, head) pairs that share a KV head. Blocks of 4 lines x 4
+// keys (scores) and 4 lines x 64 dimensions (values) keep all sums in registers; each line still gets exactly
 // the text's operations. Many lines: a tile's float16 is converted once, into scratch. Few: on the fly.
 #include <algorithm>
 #include <limits>
@@ -20,9 +20,9 @@ constexpr float minus_infinity = -std::numeric_limits<float>::infinity();
 
 struct Line {
     const float* q;
-    float* acc;        // merged values, or this tile's in the partial
+    float* acc;  // merged values, or this tile's in the partial
     float* out;
-    float* scores;     // of the tile's 64 keys, then weights
+    float* scores;  // of the tile's 64 keys, then weights
     int64_t position;
     int64_t begin, end;  // unmasked keys of the tile, relative to it; empty: skipped
     float max, sum;
@@ -53,7 +53,8 @@ void find(const Attention& a, const AttentionPiece& p, int64_t tile, Keys keys, 
     for (int64_t k = keys.begin; k < keys.end; ++k, at += step) {
         const int64_t position = tile * key_tile + k;
         if (!at || position % size == 0) {
-            at = reinterpret_cast<const E*>(a.pages.slot(p.row, position, which)) + p.kv_head * a.pages.head_dim;
+            at = reinterpret_cast<const E*>(a.pages.slot(p.row, position, which)) +
+                 p.kv_head * a.pages.head_dim;
         }
         slots.at[k] = at;
     }
@@ -67,7 +68,8 @@ template <typename E>
 inline __attribute__((always_inline)) void fetch(const Slots<E>& slots, Keys keys, int64_t dim) {
     for (int64_t k = keys.begin; k < keys.end; ++k) {
         const char* row = reinterpret_cast<const char*>(slots.at[k]);
-        for (int64_t i = 0; i < dim * static_cast<int64_t>(sizeof(E)); i += 64) _mm_prefetch(row + i, _MM_HINT_T1);
+        for (int64_t i = 0; i < dim * static_cast<int64_t>(sizeof(E)); i += 64)
+            _mm_prefetch(row + i, _MM_HINT_T1);
     }
 }
 
@@ -79,7 +81,8 @@ void convert(const Slots<uint16_t>& from, Keys keys, int64_t dim, Scratch slot, 
     for (int64_t k = keys.begin; k < keys.end; ++k) {
         for (int64_t i = 0; i < dim; i += 16) _mm512_store_ps(into + k * stride + i, load(from.at[k] + i));
     }
-    for (int64_t k = 0; k < key_tile; ++k) slots.at[k] = into + std::clamp(k, keys.begin, keys.end - 1) * stride;
+    for (int64_t k = 0; k < key_tile; ++k)
+        slots.at[k] = into + std::clamp(k, keys.begin, keys.end - 1) * stride;
 }
 
 // ---------------------------------------------------------------- scores
@@ -92,12 +95,15 @@ inline __m512 fold_to_4(__m512 a, __m512 b) {
 }
 inline __m512 fold_to_2(__m512 a, __m512 b) {
     const __m512d x = _mm512_castps_pd(a), y = _mm512_castps_pd(b);
-    return _mm512_add_ps(_mm512_castpd_ps(_mm512_unpacklo_pd(x, y)), _mm512_castpd_ps(_mm512_unpackhi_pd(x, y)));
+    return _mm512_add_ps(_mm512_castpd_ps(_mm512_unpacklo_pd(x, y)),
+                         _mm512_castpd_ps(_mm512_unpackhi_pd(x, y)));
 }
-inline __m512 fold_to_1(__m512 a, __m512 b) { return _mm512_add_ps(_mm512_shuffle_ps(a, b, 0x88), _mm512_shuffle_ps(a, b, 0xdd)); }
+inline __m512 fold_to_1(__m512 a, __m512 b) {
+    return _mm512_add_ps(_mm512_shuffle_ps(a, b, 0x88), _mm512_shuffle_ps(a, b, 0xdd));
+}
 
-// 16 vectors of 16 lanes, folded side by side: 128-bit part r of the result holds the sums of row r, keys 0-3.
-// Inlined, or all 16 would go through memory.
+// 16 vectors of 16 lanes, folded side by side: 128-bit part r of the result holds the sums of row r, keys
+// 0-3. Inlined, or all 16 would go through memory.
 template <int Lines>
 inline __attribute__((always_inline)) __m512 fold_all(const __m512 (&acc)[Lines][4]) {
     const __m512 none = _mm512_setzero_ps();
@@ -105,7 +111,9 @@ inline __attribute__((always_inline)) __m512 fold_all(const __m512 (&acc)[Lines]
 #pragma GCC unroll 4
     for (int k = 0; k < 4; ++k) {
         const __m512 low = fold_to_8(acc[0][k], Lines > 1 ? acc[Lines > 1 ? 1 : 0][k] : none);
-        const __m512 high = Lines > 2 ? fold_to_8(acc[Lines > 2 ? 2 : 0][k], Lines > 3 ? acc[Lines > 3 ? 3 : 0][k] : none) : none;
+        const __m512 high =
+            Lines > 2 ? fold_to_8(acc[Lines > 2 ? 2 : 0][k], Lines > 3 ? acc[Lines > 3 ? 3 : 0][k] : none)
+                      : none;
         quad[k] = fold_to_4(low, high);
     }
     return fold_to_1(fold_to_2(quad[0], quad[1]), fold_to_2(quad[2], quad[3]));
@@ -120,7 +128,8 @@ void dots(const Line* lines, const E* const* keys, int64_t dim, int64_t k) {
     for (int r = 0; r < Lines; ++r) q[r] = lines[r].q;
     const E *k0 = keys[k], *k1 = keys[k + 1], *k2 = keys[k + 2], *k3 = keys[k + 3];
     for (int64_t i = 0; i < dim; i += 16) {
-        const __m512 key[4] = {held(load(k0 + i)), held(load(k1 + i)), held(load(k2 + i)), held(load(k3 + i))};
+        const __m512 key[4] = {held(load(k0 + i)), held(load(k1 + i)), held(load(k2 + i)),
+                               held(load(k3 + i))};
 #pragma GCC unroll 4
         for (int r = 0; r < Lines; ++r) {
             const __m512 x = held(load(q[r] + i));
@@ -141,7 +150,8 @@ void dots_between(const Line* lines, const Slots<E>& keys, int64_t dim, int64_t 
         low = std::min(low, lines[r].begin);
         high = std::max(high, lines[r].end);
     }
-    for (int64_t k = std::max(begin, low / 4 * 4); k < std::min(end, high); k += 4) dots<Lines>(lines, keys.at, dim, k);
+    for (int64_t k = std::max(begin, low / 4 * 4); k < std::min(end, high); k += 4)
+        dots<Lines>(lines, keys.at, dim, k);
 }
 
 template <typename E>
@@ -191,7 +201,8 @@ void join(Line& line, const Softmax& tile) {
         return;
     }
     const float top = tile.max > line.max ? tile.max : line.max;
-    const __m512 both = exp(_mm512_mask_mov_ps(_mm512_set1_ps(line.max - top), 2, _mm512_set1_ps(tile.max - top)));
+    const __m512 both =
+        exp(_mm512_mask_mov_ps(_mm512_set1_ps(line.max - top), 2, _mm512_set1_ps(tile.max - top)));
     line.keep = _mm512_cvtss_f32(both);
     line.take = _mm_cvtss_f32(_mm_movehdup_ps(_mm512_castps512_ps128(both)));
     line.sum = std::fma(tile.sum, line.take, line.sum * line.keep);
@@ -242,7 +253,9 @@ void add_values(const Line* lines, int64_t count, const E* const* values, int64_
 // How many lines from the first on, up to 4, see the same keys.
 int64_t alike(const Line* lines, int64_t count) {
     int64_t n = 1;
-    while (n < std::min<int64_t>(count, 4) && lines[n].begin == lines[0].begin && lines[n].end == lines[0].end) ++n;
+    while (n < std::min<int64_t>(count, 4) && lines[n].begin == lines[0].begin &&
+           lines[n].end == lines[0].end)
+        ++n;
     return n;
 }
 
@@ -278,7 +291,9 @@ Lines make_lines(const Attention& a, const AttentionPiece& p) {
     float* acc = scratch<float>(Scratch::sums, lines.count * dim);
     for (int64_t i = 0; i < lines.count; ++i) {
         const int64_t at = ((p.token + i / share) * a.heads + p.kv_head * share + i % share) * dim;
-        lines.at[i] = {a.q + at, acc + i * dim, a.out + at, scores + i * key_tile, p.position + i / share, 0, 0, 0, 0, 0, 0, false};
+        lines.at[i] = {
+            a.q + at, acc + i * dim, a.out + at, scores + i * key_tile, p.position + i / share, 0, 0, 0, 0, 0,
+            0,        false};
     }
     return lines;
 }
@@ -322,7 +337,8 @@ void done(const AttentionPiece& p, const Lines& lines) {
 }
 
 template <typename E>
-void run_tile(const Attention& a, const AttentionPiece& p, const Lines& lines, int64_t tile, const Slots<E>& keys, const Slots<E>& values) {
+void run_tile(const Attention& a, const AttentionPiece& p, const Lines& lines, int64_t tile,
+              const Slots<E>& keys, const Slots<E>& values) {
     score(lines.at, lines.count, keys, a.pages.head_dim);
     weigh_all(a, p, lines, tile);
     value(lines.at, lines.count, values, a.pages.head_dim);
@@ -331,7 +347,8 @@ void run_tile(const Attention& a, const AttentionPiece& p, const Lines& lines, i
 
 // The tile after this one, as far as all its keys are needed.
 template <typename E>
-inline __attribute__((always_inline)) void fetch_next(const Attention& a, const AttentionPiece& p, int64_t tile) {
+inline __attribute__((always_inline)) void fetch_next(const Attention& a, const AttentionPiece& p,
+                                                      int64_t tile) {
     const int64_t last = p.position + p.count;  // keys end here
     const int64_t end = std::min(key_tile, last - (tile + 1) * key_tile);
     if (end <= 0 || tile + 1 >= p.tile_end) return;
@@ -406,7 +423,8 @@ void attention_merge(const Attention& a, const AttentionPiece& p) {
     for (int64_t i = 0; i < lines.count; ++i) {
         Line& line = lines.at[i];
         const int64_t from = first_key(a, p, line.position) / key_tile, to = line.position / key_tile;
-        for (int64_t tile = from; tile <= to; ++tile) merge_tile(line, partial_of(p, lines.count, tile, i, dim), dim);
+        for (int64_t tile = from; tile <= to; ++tile)
+            merge_tile(line, partial_of(p, lines.count, tile, i, dim), dim);
         finish(line, dim);
     }
 }

@@ -13,8 +13,10 @@ void add_norm(const Norm&, int64_t begin, int64_t end);
 void prepare(const Prepare&, int64_t begin, int64_t end);
 void quantize_row(const float* x, int64_t dim, const Quantize&, int64_t row);
 void gated(const Gated&, int64_t begin, int64_t end);
-void matmul_packed(const MatmulPacked&, int64_t row_begin, int64_t row_end, int64_t tile_begin, int64_t tile_end);
-void matmul_float(const MatmulFloat&, int64_t row_begin, int64_t row_end, int64_t tile_begin, int64_t tile_end);
+void matmul_packed(const MatmulPacked&, int64_t row_begin, int64_t row_end, int64_t tile_begin,
+                   int64_t tile_end);
+void matmul_float(const MatmulFloat&, int64_t row_begin, int64_t row_end, int64_t tile_begin,
+                  int64_t tile_end);
 void rope_store(const RopeStore&, int64_t begin, int64_t end);
 void attention(const Attention&, const AttentionPiece&);
 void attention_merge(const Attention&, const AttentionPiece&);

@@ -16,8 +16,8 @@ namespace {
 using nb::handle;
 using Free = nb::gil_scoped_release;
 
-void embed_packed(handle codes, handle scales, handle minima, int group, int64_t out, int64_t in, handle tokens,
-                  float scale, handle result) {
+void embed_packed(handle codes, handle scales, handle minima, int group, int64_t out, int64_t in,
+                  handle tokens, float scale, handle result) {
     const PackedArgument table(codes, scales, minima, group, out, in);
     const Array<int32_t> ids(tokens, "tokens", 1);
     const Array<float> to(result, "result", 2, true);
@@ -43,12 +43,15 @@ void embed_float(handle values, int64_t out, int64_t in, handle tokens, float sc
 struct Normed {
     Array<float> x, weight;
     Normed(handle rows, handle weights) : x(rows, "x", 2), weight(weights, "weight", 1) {
-        if (dim() % 16 != 0 || dim() == 0) complain("x", "rows must be a multiple of 16 wide, are " + std::to_string(dim()));
+        if (dim() % 16 != 0 || dim() == 0)
+            complain("x", "rows must be a multiple of 16 wide, are " + std::to_string(dim()));
         weight.expect(0, dim());
     }
     int64_t rows() const { return x.dim(0); }
     int64_t dim() const { return x.dim(1); }
-    Norm args(float eps, float* out, Quantize quantize) const { return {x.at(), weight.at(), eps, dim(), out, quantize}; }
+    Norm args(float eps, float* out, Quantize quantize) const {
+        return {x.at(), weight.at(), eps, dim(), out, quantize};
+    }
 };
 
 void norm(handle x, handle weight, float eps, handle result) {
@@ -103,11 +106,12 @@ void gated_prepare(handle gate_up, int limit, handle records) {
     const RecordsArgument to(records, "records", limit, true);
     to.expect(rows.dim(0), hidden_of(rows));
     Free free;
-    over_rows(kernels().gated, Gated{rows.at(), rows.dim(1) / 2, nullptr, to.quantize()}, rows.dim(0), 2 * rows.dim(1));
+    over_rows(kernels().gated, Gated{rows.at(), rows.dim(1) / 2, nullptr, to.quantize()}, rows.dim(0),
+              2 * rows.dim(1));
 }
 
-void matmul_packed(handle records, int limit, handle codes, handle scales, handle minima, int group, int64_t out,
-                   int64_t in, handle result) {
+void matmul_packed(handle records, int limit, handle codes, handle scales, handle minima, int group,
+                   int64_t out, int64_t in, handle result) {
     const PackedArgument matrix(codes, scales, minima, group, out, in);
     const RecordsArgument rows(records, "x", limit, false);
     const Array<float> to(result, "result", 2, true);
@@ -142,12 +146,13 @@ private:
 
 void check_heads(const Pages& p, int64_t heads, int64_t kv_heads, int64_t head_dim) {
     if (p.kv_heads != kv_heads || p.head_dim != head_dim) complain("shape", "does not fit the pages");
-    if (kv_heads < 1 || heads < 1 || heads % kv_heads != 0) complain("shape", "heads must be a multiple of kv_heads");
+    if (kv_heads < 1 || heads < 1 || heads % kv_heads != 0)
+        complain("shape", "heads must be a multiple of kv_heads");
 }
 
-void rope_store(handle qkv, int64_t heads, int64_t kv_heads, int64_t head_dim, handle q_norm, handle k_norm, float eps,
-                handle cos_sin, handle pages, handle table, int64_t page_size, int64_t layer, handle positions,
-                handle token_rows, handle stored, handle result) {
+void rope_store(handle qkv, int64_t heads, int64_t kv_heads, int64_t head_dim, handle q_norm, handle k_norm,
+                float eps, handle cos_sin, handle pages, handle table, int64_t page_size, int64_t layer,
+                handle positions, handle token_rows, handle stored, handle result) {
     const PagesArgument kv(pages, table, page_size, layer, true);
     check_heads(kv.get(), heads, kv_heads, head_dim);
     const Array<float> x(qkv, "qkv", 2), angles(cos_sin, "cos_sin", 3), to(result, "result", 3, true);
@@ -167,14 +172,15 @@ void rope_store(handle qkv, int64_t heads, int64_t kv_heads, int64_t head_dim, h
     for (int64_t t = 0; t < tokens; ++t) {
         if (!mask || mask[t]) kv.check(rows.at()[t], at.at()[t], at.at()[t] + int64_t{1});
     }
-    const RopeStore args{x.at(), heads, q_weight.at(), k_weight.at(), eps, angles.at(), kv.get(), at.at(), rows.at(), mask, to.at()};
+    const RopeStore args{x.at(),      heads,    q_weight.at(), k_weight.at(), eps, angles.at(),
+                         kv.get(),    at.at(),  rows.at(),     mask,          to.at()};
     Free free;
     over_rows(kernels().rope_store, args, tokens, 4 * x.dim(1));
 }
 
-void attention(handle q, int64_t heads, int64_t kv_heads, int64_t head_dim, int64_t window, float scale, float softcap,
-               handle pages, handle table, int64_t page_size, int64_t layer, handle rows, handle starts,
-               handle offsets, handle clips, handle result) {
+void attention(handle q, int64_t heads, int64_t kv_heads, int64_t head_dim, int64_t window, float scale,
+               float softcap, handle pages, handle table, int64_t page_size, int64_t layer, handle rows,
+               handle starts, handle offsets, handle clips, handle result) {
     const PagesArgument kv(pages, table, page_size, layer, false);
     check_heads(kv.get(), heads, kv_heads, head_dim);
     if (window < 0) complain("window", "is " + std::to_string(window));
@@ -204,16 +210,18 @@ struct Choices {
         }
     }
     Choice row(int64_t i) const {
-        return {temperature.at()[i], top_k.at()[i], top_p.at()[i], min_p.at()[i], seed.at()[i], position.at()[i]};
+        return {temperature.at()[i], top_k.at()[i], top_p.at()[i],
+                min_p.at()[i],       seed.at()[i],  position.at()[i]};
     }
 };
 
-void choose(handle logits, handle temperature, handle top_k, handle top_p, handle min_p, handle seed, handle position,
-            handle tokens, handle logprobs) {
+void choose(handle logits, handle temperature, handle top_k, handle top_p, handle min_p, handle seed,
+            handle position, handle tokens, handle logprobs) {
     const Array<float> x(logits, "logits", 2), to_logprobs(logprobs, "logprobs", 1, true);
     const Array<int32_t> to_tokens(tokens, "tokens", 1, true);
-    const Choices how{{temperature, "temperature", 1}, {top_p, "top_p", 1},       {min_p, "min_p", 1},
-                      {top_k, "top_k", 1},             {position, "position", 1}, {seed, "seed", 1}};
+    const Choices how{
+        {temperature, "temperature", 1}, {top_p, "top_p", 1}, {min_p, "min_p", 1}, {top_k, "top_k", 1},
+        {position, "position", 1},       {seed, "seed", 1}};
     const int64_t rows = x.dim(0), vocabulary = x.dim(1);
     how.check(rows);
     to_tokens.expect(0, rows);
@@ -227,7 +235,8 @@ void choose(handle logits, handle temperature, handle top_k, handle top_p, handl
     });
 }
 
-void copy_pages(handle pages, handle table, int64_t page_size, int64_t source, int64_t target, int64_t tokens) {
+void copy_pages(handle pages, handle table, int64_t page_size, int64_t source, int64_t target,
+                int64_t tokens) {
     const PagesArgument kv(pages, table, page_size, 0, true);
     const Pages& p = kv.get();
     if (source < 1 || source >= p.count) complain("source", std::to_string(source) + " is not a page");
@@ -261,7 +270,8 @@ void checked_set_isa(const std::string& name) {
 void register_kernels(nb::module_& m) {
     kernels();  // an unusable TRANSOM_ISA fails the import, not a request
     const auto none = nb::arg().none();
-    m.def("embed_packed", embed_packed, nb::arg(), nb::arg(), none, nb::arg(), nb::arg(), nb::arg(), nb::arg(), nb::arg(), nb::arg());
+    m.def("embed_packed", embed_packed, nb::arg(), nb::arg(), none, nb::arg(), nb::arg(), nb::arg(),
+          nb::arg(), nb::arg(), nb::arg());
     m.def("embed_float", embed_float);
     m.def("norm", norm);
     m.def("norm_prepare", norm_prepare);
@@ -269,12 +279,13 @@ void register_kernels(nb::module_& m) {
     m.def("prepare", prepare);
     m.def("gated", gated);
     m.def("gated_prepare", gated_prepare);
-    m.def("matmul_packed", matmul_packed, nb::arg(), nb::arg(), nb::arg(), nb::arg(), none, nb::arg(), nb::arg(), nb::arg(), nb::arg());
+    m.def("matmul_packed", matmul_packed, nb::arg(), nb::arg(), nb::arg(), nb::arg(), none, nb::arg(),
+          nb::arg(), nb::arg(), nb::arg());
     m.def("matmul_float", matmul_float);
-    m.def("rope_store", rope_store, nb::arg(), nb::arg(), nb::arg(), nb::arg(), none, none, nb::arg(), nb::arg(),
-          nb::arg(), nb::arg(), nb::arg(), nb::arg(), nb::arg(), nb::arg(), none, nb::arg());
-    m.def("attention", attention, nb::arg(), nb::arg(), nb::arg(), nb::arg(), nb::arg(), nb::arg(), nb::arg(), nb::arg(),
-          nb::arg(), nb::arg(), nb::arg(), nb::arg(), nb::arg(), nb::arg(), none, nb::arg());
+    m.def("rope_store", rope_store, nb::arg(), nb::arg(), nb::arg(), nb::arg(), none, none, nb::arg(),
+          nb::arg(), nb::arg(), nb::arg(), nb::arg(), nb::arg(), nb::arg(), nb::arg(), none, nb::arg());
+    m.def("attention", attention, nb::arg(), nb::arg(), nb::arg(), nb::arg(), nb::arg(), nb::arg(), nb::arg(),
+          nb::arg(), nb::arg(), nb::arg(), nb::arg(), nb::arg(), nb::arg(), nb::arg(), none, nb::arg());
     m.def("choose", choose);
     m.def("copy_pages", copy_pages);
     m.def("uniform", uniform, "The number that chooses the token at a position, of (seed, position).");

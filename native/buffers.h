@@ -50,7 +50,8 @@ public:
         if (view_.ndim != dimensions) {
             const int given = view_.ndim;
             PyBuffer_Release(&view_);
-            complain(name, "must have " + std::to_string(dimensions) + " dimensions, has " + std::to_string(given));
+            complain(name,
+                     "must have " + std::to_string(dimensions) + " dimensions, has " + std::to_string(given));
         }
     }
     ~Buffer() { PyBuffer_Release(&view_); }
@@ -62,7 +63,9 @@ public:
     int64_t item() const { return view_.itemsize; }
     void* data() const { return view_.buf; }
     const char* name() const { return name_; }
-    char format() const { return view_.format && view_.format[0] && !view_.format[1] ? view_.format[0] : '?'; }
+    char format() const {
+        return view_.format && view_.format[0] && !view_.format[1] ? view_.format[0] : '?';
+    }
 
     // Axes [first, ndim) lie densely in memory, the last one fastest.
     bool dense(int first) const {

@@ -20,7 +20,8 @@ void embed_packed(const EmbedPacked& a, int64_t begin, int64_t end) {
 void embed_float(const EmbedFloat& a, int64_t begin, int64_t end) {
     const int64_t in = a.table.in;
     for (int64_t m = begin; m < end; ++m) {
-        const float* values = a.table.values + (a.tokens[m] / tile_out) * in * tile_out + a.tokens[m] % tile_out;
+        const float* values =
+            a.table.values + (a.tokens[m] / tile_out) * in * tile_out + a.tokens[m] % tile_out;
         for (int64_t k = 0; k < in; ++k) a.out[m * in + k] = values[k * tile_out] * a.scale;
     }
 }

@@ -30,13 +30,15 @@ void embed_packed(const EmbedPacked& a, int64_t begin, int64_t end) {
 
 void embed_float(const EmbedFloat& a, int64_t begin, int64_t end) {
     const int64_t in = a.table.in;
-    const __m512i apart = _mm512_mullo_epi32(_mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15),
-                                             _mm512_set1_epi32(tile_out));
+    const __m512i apart = _mm512_mullo_epi32(
+        _mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15), _mm512_set1_epi32(tile_out));
     for (int64_t m = begin; m < end; ++m) {
-        const float* values = a.table.values + (a.tokens[m] / tile_out) * in * tile_out + a.tokens[m] % tile_out;
+        const float* values =
+            a.table.values + (a.tokens[m] / tile_out) * in * tile_out + a.tokens[m] % tile_out;
         for (int64_t k = 0; k < in; k += 16) {
             const __mmask16 mask = first(in - k);
-            const __m512 v = _mm512_mask_i32gather_ps(_mm512_setzero_ps(), mask, apart, values + k * tile_out, 4);
+            const __m512 v =
+                _mm512_mask_i32gather_ps(_mm512_setzero_ps(), mask, apart, values + k * tile_out, 4);
             _mm512_mask_storeu_ps(a.out + m * in + k, mask, _mm512_mul_ps(v, _mm512_set1_ps(a.scale)));
         }
     }

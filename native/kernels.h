@@ -106,14 +106,14 @@ struct MatmulFloat {
 
 struct Pages {
     char* data;
-    int64_t page_bytes;   // stride of axis 0
+    int64_t page_bytes;  // stride of axis 0
     int64_t page_size;
     int64_t layer;
     int64_t kv_heads, head_dim;
-    bool half;            // float16, else float32
+    bool half;             // float16, else float32
     const int32_t* table;  // [rows, per_row]
     int64_t per_row;
-    int64_t count;        // ids in [1, count)
+    int64_t count;  // ids in [1, count)
     int64_t layers;
 
     int64_t element() const { return half ? 2 : 4; }
@@ -121,7 +121,8 @@ struct Pages {
     // Of the key (which = 0) or value (1) of all KV heads at a position of a row.
     char* slot(int64_t row, int64_t position, int which) const {
         const int64_t page = table[row * per_row + position / page_size];
-        return data + page * page_bytes + ((layer * 2 + which) * page_size + position % page_size) * slot_bytes();
+        return data + page * page_bytes +
+               ((layer * 2 + which) * page_size + position % page_size) * slot_bytes();
     }
 };
 
@@ -177,13 +178,15 @@ struct Kernels {
     void (*add_norm)(const Norm&, int64_t begin, int64_t end);
     void (*prepare)(const Prepare&, int64_t begin, int64_t end);
     void (*gated)(const Gated&, int64_t begin, int64_t end);
-    void (*matmul_packed)(const MatmulPacked&, int64_t row_begin, int64_t row_end, int64_t tile_begin, int64_t tile_end);
-    void (*matmul_float)(const MatmulFloat&, int64_t row_begin, int64_t row_end, int64_t tile_begin, int64_t tile_end);
+    void (*matmul_packed)(const MatmulPacked&, int64_t row_begin, int64_t row_end, int64_t tile_begin,
+                          int64_t tile_end);
+    void (*matmul_float)(const MatmulFloat&, int64_t row_begin, int64_t row_end, int64_t tile_begin,
+                         int64_t tile_end);
     void (*rope_store)(const RopeStore&, int64_t begin, int64_t end);
     void (*attention)(const Attention&, const AttentionPiece&);
     void (*attention_merge)(const Attention&, const AttentionPiece&);
-    // Of `n` logits: the highest (NaN if any is NaN) and its lowest id; sums of exp((x - max) / temperature), in 16 float64
-    // lanes that fold; the ones in [low, high), ids ascending, and how many.
+    // Of `n` logits: the highest (NaN if any is NaN) and its lowest id; sums of exp((x - max) / temperature),
+    // in 16 float64 lanes that fold; the ones in [low, high), ids ascending, and how many.
     void (*highest)(const float* x, int64_t n, float* value, int32_t* id);
     double (*sum_exp)(const float* x, int64_t n, float max, float temperature);
     int64_t (*collect)(const float* x, int64_t n, float low, float high, Weighed* out);

@@ -7,7 +7,7 @@ namespace {
 
 constexpr int64_t rows_bytes_at_once = 384 * 1024;  // of activations: they stay in L2 while weights stream by
 constexpr int64_t smallest_weights = 32 * 1024;     // bytes of weights worth a piece
-constexpr int64_t pieces_per_thread = 8;            // so that a thread that was held up is not waited for long
+constexpr int64_t pieces_per_thread = 8;  // so that a thread that was held up is not waited for long
 
 template <typename Args>
 using Block = void (*)(const Args&, int64_t, int64_t, int64_t, int64_t);
@@ -29,7 +29,7 @@ void grid(Block<Args> kernel, const Args& a, int64_t row_bytes, int64_t tile_byt
     });
 }
 
-constexpr int64_t block_rows = 64;      // (query, head) rows that share one conversion of a key tile
+constexpr int64_t block_rows = 64;       // (query, head) rows that share one conversion of a key tile
 constexpr int64_t smallest_segment = 2;  // tiles
 
 int64_t first_tile(const Attention& a, const Span& s, int64_t position) {
@@ -45,7 +45,8 @@ std::vector<AttentionPiece> query_blocks(const Attention& a, const std::vector<S
             const int64_t count = std::min(step, s.count - from), position = s.start + from;
             const int64_t last = (position + count - 1) / key_tile + 1;
             for (int64_t h = 0; h < a.pages.kv_heads; ++h) {
-                pieces.push_back({s.row, s.token + from, position, count, h, s.clip, first_tile(a, s, position), last, nullptr});
+                pieces.push_back({s.row, s.token + from, position, count, h, s.clip,
+                                  first_tile(a, s, position), last, nullptr});
             }
         }
     }
@@ -86,8 +87,9 @@ Cut cut(const Attention& a, std::vector<AttentionPiece> pieces) {
 
 bool worth_cutting(const std::vector<AttentionPiece>& pieces) {
     if (threads() == 1 || pieces.size() >= static_cast<size_t>(4 * threads())) return false;
-    return std::any_of(pieces.begin(), pieces.end(),
-                       [](const auto& p) { return p.count <= 4 && p.tile_end - p.tile_begin > smallest_segment; });
+    return std::any_of(pieces.begin(), pieces.end(), [](const auto& p) {
+        return p.count <= 4 && p.tile_end - p.tile_begin > smallest_segment;
+    });
 }
 
 }  // namespace

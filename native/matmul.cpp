@@ -8,7 +8,8 @@ namespace {
 
 // Sum over one group of weights (stored as code + 128) times codes; the record's bias takes 128 back.
 int32_t dot(const uint8_t* w, const int8_t* codes, int64_t n, int32_t bias) {
-    for (int64_t k = 0; k < n; ++k) bias += static_cast<int32_t>(w[(k / 4) * 4 * tile_out + k % 4]) * codes[k];
+    for (int64_t k = 0; k < n; ++k)
+        bias += static_cast<int32_t>(w[(k / 4) * 4 * tile_out + k % 4]) * codes[k];
     return bias;
 }
 
@@ -29,7 +30,8 @@ float output(const Record* records, const Packed& w, int64_t tile, int64_t lane)
         const Record& record = records[g / parts];
         const int which = parts == 1 ? 2 : static_cast<int>(g % parts);
         const int64_t at = (tile * groups + g) * tile_out + lane;
-        const int32_t d = group_dot(codes + g * w.group * tile_out, record, (g % parts) * w.group, w.group, which);
+        const int32_t d =
+            group_dot(codes + g * w.group * tile_out, record, (g % parts) * w.group, w.group, which);
         acc = std::fma(static_cast<float>(d), record.scale * w.scales[at], acc);
         if (w.minima) acc = std::fma(record.sum[which], record.scale * w.minima[at], acc);
     }
@@ -38,7 +40,8 @@ float output(const Record* records, const Packed& w, int64_t tile, int64_t lane)
 
 }  // namespace
 
-void matmul_packed(const MatmulPacked& a, int64_t row_begin, int64_t row_end, int64_t tile_begin, int64_t tile_end) {
+void matmul_packed(const MatmulPacked& a, int64_t row_begin, int64_t row_end, int64_t tile_begin,
+                   int64_t tile_end) {
     const Packed& w = a.matrix;
     for (int64_t m = row_begin; m < row_end; ++m) {
         const int64_t first = m * (w.in / 32);

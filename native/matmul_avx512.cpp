@@ -55,7 +55,8 @@ T load(const void* from) {
 
 // acc[r][t] += dot of weights (group of 32 or 16 at w) with 4-byte runs of the rows' codes.
 template <int Rows, int Tiles, int Group>
-TRANSOM_INLINE void add_dots(__m512i (&acc)[Rows][Tiles], const uint8_t* const* w, const int8_t* codes, int64_t stride) {
+TRANSOM_INLINE void add_dots(__m512i (&acc)[Rows][Tiles], const uint8_t* const* w, const int8_t* codes,
+                             int64_t stride) {
 #pragma GCC unroll 8
     for (int k = 0; k < Group; k += 4) {
         __m512i weights[Tiles];
@@ -87,13 +88,15 @@ TRANSOM_INLINE void start(__m512i (&acc)[Rows][Tiles], const int32_t* bias, int6
 }
 
 template <int Group, int Rows, int Tiles>
-TRANSOM_INLINE void dots(__m512i (&acc)[Rows][Tiles], const uint8_t* const* w, const Record8& x, int part, int64_t stride) {
+TRANSOM_INLINE void dots(__m512i (&acc)[Rows][Tiles], const uint8_t* const* w, const Record8& x, int part,
+                         int64_t stride) {
     start(acc, &x.bias[Group == 32 ? 2 : part], stride);
     add_dots<Rows, Tiles, Group>(acc, w, x.codes + part * Group, stride);
 }
 
 template <int Group, int Rows, int Tiles>
-TRANSOM_INLINE void dots(__m512i (&acc)[Rows][Tiles], const uint8_t* const* w, const Record16& x, int part, int64_t stride) {
+TRANSOM_INLINE void dots(__m512i (&acc)[Rows][Tiles], const uint8_t* const* w, const Record16& x, int part,
+                         int64_t stride) {
     const int which = Group == 32 ? 2 : part;
     start(acc, &x.bias_high[which], stride);
     add_dots<Rows, Tiles, Group>(acc, w, x.high + part * Group, stride);
@@ -107,7 +110,8 @@ TRANSOM_INLINE void dots(__m512i (&acc)[Rows][Tiles], const uint8_t* const* w, c
 }
 
 template <int Rows, int Tiles>
-TRANSOM_INLINE void store(const MatmulPacked& a, int64_t row, const Place& p, const __m512 (&acc)[Rows][Tiles]) {
+TRANSOM_INLINE void store(const MatmulPacked& a, int64_t row, const Place& p,
+                          const __m512 (&acc)[Rows][Tiles]) {
     for (int r = 0; r < Rows; ++r) {
         for (int t = 0; t < Tiles; ++t) {
             _mm512_mask_storeu_ps(p.out[t] + (row + r) * a.matrix.out, p.mask[t], acc[r][t]);
@@ -168,11 +172,14 @@ Plan plan(int64_t rows) {
 template <typename Record, int Group, bool Minima>
 Kernel with_rows(int64_t rows, int tiles) {
     constexpr Kernel wide[] = {
-        block<Record, Group, Minima, 4, 2>, block<Record, Group, Minima, 5, 2>, block<Record, Group, Minima, 6, 2>,
+        block<Record, Group, Minima, 4, 2>,
+        block<Record, Group, Minima, 5, 2>,
+        block<Record, Group, Minima, 6, 2>,
     };
     constexpr Kernel narrow[] = {
-        block<Record, Group, Minima, 1, 1>, block<Record, Group, Minima, 2, 1>, block<Record, Group, Minima, 3, 1>,
-        block<Record, Group, Minima, 4, 1>, block<Record, Group, Minima, 5, 1>, block<Record, Group, Minima, 6, 1>,
+        block<Record, Group, Minima, 1, 1>, block<Record, Group, Minima, 2, 1>,
+        block<Record, Group, Minima, 3, 1>, block<Record, Group, Minima, 4, 1>,
+        block<Record, Group, Minima, 5, 1>, block<Record, Group, Minima, 6, 1>,
         block<Record, Group, Minima, 7, 1>, block<Record, Group, Minima, 8, 1>,
     };
     return tiles == 2 ? wide[rows - 4] : narrow[rows - 1];
@@ -180,7 +187,9 @@ Kernel with_rows(int64_t rows, int tiles) {
 
 template <typename Record>
 Kernel choose(const Packed& w, int64_t rows, int tiles) {
-    if (w.group == 32) return w.minima ? with_rows<Record, 32, true>(rows, tiles) : with_rows<Record, 32, false>(rows, tiles);
+    if (w.group == 32)
+        return w.minima ? with_rows<Record, 32, true>(rows, tiles)
+                        : with_rows<Record, 32, false>(rows, tiles);
     return w.minima ? with_rows<Record, 16, true>(rows, tiles) : with_rows<Record, 16, false>(rows, tiles);
 }
 
@@ -204,7 +213,8 @@ Place place(const MatmulPacked& a, int64_t tile, int64_t last) {
     return p;
 }
 
-// Block b's share of fetching the `tiles` after those at p, which may lie past the end: fetching never faults.
+// Block b's share of fetching the `tiles` after those at p, which may lie past the end: fetching never
+// faults.
 Ahead ahead_of(const Packed& w, const Place& p, const Plan& plan, int64_t b) {
     const int64_t groups = w.in / 32, tile_bytes = w.in * tile_out;
     const int64_t share = plan.tiles * 32 * tile_out / plan.blocks;
@@ -221,13 +231,15 @@ Ahead ahead_of(const Packed& w, const Place& p, const Plan& plan, int64_t b) {
 
 }  // namespace
 
-void matmul_packed(const MatmulPacked& a, int64_t row_begin, int64_t row_end, int64_t tile_begin, int64_t tile_end) {
+void matmul_packed(const MatmulPacked& a, int64_t row_begin, int64_t row_end, int64_t tile_begin,
+                   int64_t tile_end) {
     const int64_t rows = row_end - row_begin;
     const Plan cut = plan(rows);
     for (int64_t tile = tile_begin; tile < tile_end; tile += cut.tiles) {
         const Place p = place(a, tile, tile_end - 1);
         for (int64_t b = 0; b < cut.blocks; ++b) {
-            const int64_t from = row_begin + rows * b / cut.blocks, to = row_begin + rows * (b + 1) / cut.blocks;
+            const int64_t from = row_begin + rows * b / cut.blocks,
+                          to = row_begin + rows * (b + 1) / cut.blocks;
             choose(a, to - from, cut.tiles)(a, from, p, ahead_of(a.matrix, p, cut, b));
         }
     }

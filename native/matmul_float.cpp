@@ -5,7 +5,8 @@
 
 namespace transom::scalar {
 
-void matmul_float(const MatmulFloat& a, int64_t row_begin, int64_t row_end, int64_t tile_begin, int64_t tile_end) {
+void matmul_float(const MatmulFloat& a, int64_t row_begin, int64_t row_end, int64_t tile_begin,
+                  int64_t tile_end) {
     const int64_t in = a.matrix.in, out = a.matrix.out;
     for (int64_t m = row_begin; m < row_end; ++m) {
         for (int64_t n = tile_begin * tile_out; n < std::min(out, tile_end * tile_out); ++n) {

@@ -43,7 +43,8 @@ constexpr Kernel kernels[most_rows] = {block<1>, block<2>, block<3>, block<4>, b
 
 }  // namespace
 
-void matmul_float(const MatmulFloat& a, int64_t row_begin, int64_t row_end, int64_t tile_begin, int64_t tile_end) {
+void matmul_float(const MatmulFloat& a, int64_t row_begin, int64_t row_end, int64_t tile_begin,
+                  int64_t tile_end) {
     const int64_t rows = row_end - row_begin, blocks = (rows + most_rows - 1) / most_rows;
     for (int64_t tile = tile_begin; tile < tile_end; tile += tiles_at_once) {
         for (int64_t b = 0; b < blocks; ++b) {

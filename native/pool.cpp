@@ -103,7 +103,8 @@ private:
             void* context = context_.load(std::memory_order_relaxed);
             if (!cursor_.compare_exchange_weak(at, at + 1)) continue;
             run(context, static_cast<int64_t>(index));
-            if (done_.fetch_add(1, std::memory_order_acq_rel) + 1 == static_cast<int32_t>(count)) done_.notify_all();
+            if (done_.fetch_add(1, std::memory_order_acq_rel) + 1 == static_cast<int32_t>(count))
+                done_.notify_all();
             at = cursor_.load();
         }
     }
@@ -139,7 +140,7 @@ int usable_cores() {
 struct State {
     std::mutex mutex;
     Pool* pool = nullptr;  // started by the first job; never destroyed at exit: its threads may be asleep
-    int threads = usable_cores();
+    std::atomic<int> threads{usable_cores()};
 };
 
 State*& state_slot() {
@@ -172,10 +173,10 @@ void set_threads(int count) {
 void parallel(int64_t count, Run run, void* context) {
     ControlWord word;
     State& s = state();
-    if (count <= 1 || s.threads == 1 || count > most_pieces) return alone(count, run, context);
+    if (count <= 1 || s.threads.load() == 1 || count > most_pieces) return alone(count, run, context);
     std::unique_lock lock(s.mutex, std::try_to_lock);
     if (!lock) return alone(count, run, context);
-    if (!s.pool) s.pool = new Pool(s.threads - 1);
+    if (!s.pool) s.pool = new Pool(s.threads.load() - 1);
     s.pool->run(count, run, context);
 }
 

@@ -2,6 +2,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <type_traits>
 
 namespace transom {
 
@@ -17,11 +18,15 @@ void parallel(int64_t count, Run run, void* context);
 
 template <typename F>
 void parallel(int64_t count, F&& body) {
-    parallel(count, [](void* c, int64_t i) { (*static_cast<F*>(c))(i); }, const_cast<void*>(static_cast<const void*>(&body)));
+    using Body = std::remove_reference_t<F>;
+    parallel(
+        count, [](void* c, int64_t i) { (*static_cast<Body*>(c))(i); },
+        const_cast<void*>(static_cast<const void*>(&body)));
 }
 
-// At least `bytes` of this thread's own memory, 64-byte aligned, valid until its next call with the same slot.
-enum class Scratch { row, keys, values, queries, sums, scores, order, kept, count_ };
+// At least `bytes` of this thread's own memory, 64-byte aligned, valid until its next call with the same
+// slot.
+enum class Scratch { row, keys, values, sums, scores, order, kept, count_ };
 void* scratch_bytes(Scratch slot, size_t bytes) noexcept;
 
 template <typename T>

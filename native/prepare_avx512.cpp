@@ -15,7 +15,8 @@ struct Codes {
 bool all_finite(const float* x, int64_t dim) {
     constexpr int nan_or_infinite = 0x01 | 0x08 | 0x10 | 0x80;
     __mmask16 lost = 0;
-    for (int64_t i = 0; i < dim; i += 16) lost |= _mm512_fpclass_ps_mask(_mm512_loadu_ps(x + i), nan_or_infinite);
+    for (int64_t i = 0; i < dim; i += 16)
+        lost |= _mm512_fpclass_ps_mask(_mm512_loadu_ps(x + i), nan_or_infinite);
     return lost == 0;
 }
 
@@ -33,7 +34,8 @@ Codes quantize(const float* x, int limit, float* scale) {
         return {_mm512_setzero_si512(), _mm512_setzero_si512()};
     }
     const float most = static_cast<float>(limit);
-    const __m128 ratios = _mm_div_ps(_mm_setr_ps(amax, most, 1.0f, 1.0f), _mm_setr_ps(most, amax, 1.0f, 1.0f));
+    const __m128 ratios =
+        _mm_div_ps(_mm_setr_ps(amax, most, 1.0f, 1.0f), _mm_setr_ps(most, amax, 1.0f, 1.0f));
     *scale = _mm_cvtss_f32(ratios);
     const __m512 inverse = _mm512_broadcastss_ps(_mm_movehdup_ps(ratios));
     const __m512i bound = _mm512_set1_epi32(limit);
@@ -54,7 +56,8 @@ struct Sums {
 // Of two planes at once.
 void sum_halves(__m256i x, __m256i y, Sums& of_x, Sums& of_y) {
     const __m256i one = _mm256_set1_epi8(1), zero = _mm256_setzero_si256();
-    const __m256i pairs = _mm256_hadd_epi32(_mm256_dpbusd_epi32(zero, one, x), _mm256_dpbusd_epi32(zero, one, y));
+    const __m256i pairs =
+        _mm256_hadd_epi32(_mm256_dpbusd_epi32(zero, one, x), _mm256_dpbusd_epi32(zero, one, y));
     const __m256i sums = _mm256_hadd_epi32(pairs, pairs);
     of_x = {_mm256_extract_epi32(sums, 0), _mm256_extract_epi32(sums, 4)};
     of_y = {_mm256_extract_epi32(sums, 1), _mm256_extract_epi32(sums, 5)};

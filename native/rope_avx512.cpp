@@ -27,7 +27,8 @@ void head(const RopeStore& a, const float* x, const float* weight, const float* 
     for (int64_t i = 0; i < half; i += 16) {
         const __mmask16 mask = first(half - i);
         const __m512 u = value(mask, i), v = value(mask, i + half);
-        const __m512 c = _mm512_maskz_loadu_ps(mask, cos_sin + i), s = _mm512_maskz_loadu_ps(mask, cos_sin + half + i);
+        const __m512 c = _mm512_maskz_loadu_ps(mask, cos_sin + i),
+                     s = _mm512_maskz_loadu_ps(mask, cos_sin + half + i);
         // fma(u, c, -(v * s)) and fma(v, c, u * s)
         _mm512_mask_storeu_ps(out + i, mask, _mm512_fmsub_ps(u, c, _mm512_mul_ps(v, s)));
         _mm512_mask_storeu_ps(out + half + i, mask, _mm512_fmadd_ps(v, c, _mm512_mul_ps(u, s)));
@@ -39,7 +40,8 @@ void token(const RopeStore& a, int64_t t) {
     const int64_t dim = p.head_dim;
     const float* x = a.qkv + t * (a.heads + 2 * p.kv_heads) * dim;
     const float* cos_sin = a.cos_sin + t * dim;
-    for (int64_t h = 0; h < a.heads; ++h) head(a, x + h * dim, a.q_norm, cos_sin, a.q + (t * a.heads + h) * dim);
+    for (int64_t h = 0; h < a.heads; ++h)
+        head(a, x + h * dim, a.q_norm, cos_sin, a.q + (t * a.heads + h) * dim);
     if (a.stored && !a.stored[t]) return;
     char* keys = p.slot(a.rows[t], a.positions[t], 0);
     char* values = p.slot(a.rows[t], a.positions[t], 1);

@@ -51,7 +51,8 @@ void sort(Weighed* items, Weighed* spare, int64_t n) {
         int64_t start[257] = {};
         for (int64_t i = 0; i < n; ++i) ++start[((descending(items[i].logit) >> shift) & 255) + 1];
         for (int digit = 0; digit < 256; ++digit) start[digit + 1] += start[digit];
-        for (int64_t i = 0; i < n; ++i) spare[start[(descending(items[i].logit) >> shift) & 255]++] = items[i];
+        for (int64_t i = 0; i < n; ++i)
+            spare[start[(descending(items[i].logit) >> shift) & 255]++] = items[i];
         std::swap(items, spare);
     }
 }
@@ -93,7 +94,8 @@ private:
     void fetch() {
         const bool last = band_ == bands - 1;
         float low = max_ - edges[band_] * temperature_;
-        if (last || !(low > -std::numeric_limits<float>::max())) low = -std::numeric_limits<float>::infinity();
+        if (last || !(low > -std::numeric_limits<float>::max()))
+            low = -std::numeric_limits<float>::infinity();
         count_ = kernels().collect(x_, n_, low, above_, items_);
         sort(items_, items_ + n_, count_);
         above_ = low;
@@ -126,7 +128,8 @@ struct Kept {
     // Index of the first entry whose cumulated weight reaches (passes) the threshold, or the last.
     template <typename Holds>
     int64_t first(Holds holds) const {
-        const Entry* found = std::partition_point(entries, entries + count, [&](const Entry& e) { return !holds(e.cumulated); });
+        const Entry* found = std::partition_point(entries, entries + count,
+                                                  [&](const Entry& e) { return !holds(e.cumulated); });
         return std::min<int64_t>(found - entries, count - 1);
     }
 

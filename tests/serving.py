@@ -19,6 +19,8 @@ class Serving:
 
     process: subprocess.Popen[str]
     screen: tuple[str, ...]
+    before: str
+    """What was printed before the screen."""
 
     @property
     def curl(self) -> str:
@@ -31,7 +33,7 @@ class Serving:
 
     @property
     def engine_pid(self) -> int:
-        (pid,) = [child for child in children(self.process.pid) if "transom.engine.process" in command(child)]
+        (pid,) = [pid for pid in descendants(self.process.pid) if "transom.engine.process" in command(pid)]
         return pid
 
     def client(self) -> httpx.Client:
@@ -55,7 +57,7 @@ def serving(
 ) -> Iterator[Serving]:
     """A server on a free port, stopped at the end if it still runs."""
     words = [*transom_command(), "serve", *([str(model)] if model else []), "--port", "0", *flags]
-    with started(words, environment=environment) as server:
+    with started(words, environment={**os.environ, **(environment or {})}) as server:
         yield server
 
 
@@ -65,14 +67,19 @@ def started(
 ) -> Iterator[Serving]:
     """A server that `words` bring up; whatever they print before its screen is passed over."""
     process = subprocess.Popen(
-        words, stdout=subprocess.PIPE, text=True, cwd=folder, env={**os.environ, **(environment or {})}
+        words,
+        stdout=subprocess.PIPE,
+        text=True,
+        cwd=folder,
+        env=environment,
+        start_new_session=True,
     )
     assert process.stdout is not None
     try:
-        yield Serving(process, _screen(process))
+        yield _announced(process)
     finally:
         if process.poll() is None:
-            process.send_signal(signal.SIGTERM)
+            os.killpg(process.pid, signal.SIGTERM)
             try:
                 process.wait(DEADLINE_SECONDS)
             finally:
@@ -80,21 +87,26 @@ def started(
         process.stdout.close()
 
 
-def _screen(process: subprocess.Popen[str]) -> tuple[str, ...]:
-    """The lines from the model's to the one to paste."""
+def _announced(process: subprocess.Popen[str]) -> Serving:
+    """The server, once its screen, which ends with the line to paste, is there."""
     assert process.stdout is not None
-    lines: list[str] = []
+    before: list[str] = []
+    screen: list[str] = []
     for line in process.stdout:
-        if lines or line.startswith("model "):
-            lines.append(line.rstrip("\n"))
+        (screen if screen or line.startswith("model ") else before).append(line.rstrip("\n"))
         if line.startswith("curl "):
-            return tuple(lines)
-    raise AssertionError(f"no screen, but the end with status {process.wait(DEADLINE_SECONDS)}: {lines}")
+            return Serving(process, tuple(screen), "\n".join(before))
+    shown = "\n".join([*before, *screen])
+    raise AssertionError(f"no screen, but the end with status {process.wait(DEADLINE_SECONDS)}:\n{shown}")
 
 
-def children(pid: int) -> list[int]:
-    """Processes whose parent is `pid`."""
-    return [child for child in map(int, filter(str.isdigit, os.listdir("/proc"))) if parent(child) == pid]
+def descendants(pid: int) -> list[int]:
+    """Processes that `pid` started, or those it started."""
+    parents = {child: parent(child) for child in map(int, filter(str.isdigit, os.listdir("/proc")))}
+    found = [pid]
+    for ancestor in found:
+        found += [child for child, its_parent in parents.items() if its_parent == ancestor]
+    return found[1:]
 
 
 def parent(pid: int) -> int | None:

@@ -18,6 +18,7 @@ LAYERS = (
     ("weights",),
     ("text",),
     ("ops",),
+    ("fuzz",),
     ("sched",),
     ("kv",),
     ("_native",),

@@ -1,4 +1,4 @@
-"""The command line: `transom serve`, `transom generate`. Errors are one line, never a traceback."""
+"""The command line: `transom serve`, `generate` and `fuzz-kv`. Errors are one line, never a traceback."""
 
 import argparse
 import difflib
@@ -23,9 +23,8 @@ MODEL_HELP = "a GGUF file; without one, the built-in default: Gemma 3 270M (base
 
 # Kept here as words, not imported: help must not cost the import of the weights package.
 GEMMA_HELP = (
-    "Gemma is provided under and subject to the Gemma Terms of Use found at ai.google.dev/gemma/terms.\n"
-    "The default model is an unofficial third-party conversion of the base model, so chat is not\n"
-    "its strength."
+    "Gemma is provided under and subject to the Gemma Terms of Use found at ai.google.dev/gemma/terms;\n"
+    "this is an unofficial third-party conversion of the base model, so chat is not its strength."
 )
 
 SERVE_HELP = """\
@@ -45,6 +44,15 @@ Continue a text, in this process, streaming to standard output.
 
   transom generate "The capital of France is" --max-tokens 16
   transom generate "Once upon a time" --temperature 0.8 --seed 7
+"""
+
+FUZZ_HELP = """\
+Try to break the memory core: random operations on many small caches, under an oracle that knows what
+every page must hold. What is not given is drawn. A failure is shrunk to a short script and printed.
+
+  transom fuzz-kv --seed 7 --ops 1000000
+  transom fuzz-kv --page-size 4 --window 7 --mix FW
+  transom fuzz-kv --replay script.txt
 """
 
 
@@ -110,7 +118,11 @@ def _parsers() -> tuple[Parser, dict[str, Parser]]:
     )
     parser.add_argument("--version", action="version", version=f"transom {__version__}")
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", parser_class=Parser)
-    return parser, {"serve": _serve_parser(commands), "generate": _generate_parser(commands)}
+    return parser, {
+        "serve": _serve_parser(commands),
+        "generate": _generate_parser(commands),
+        "fuzz-kv": _fuzz_parser(commands),
+    }
 
 
 def _serve_parser(commands: Any) -> Parser:
@@ -205,6 +217,30 @@ def _generate_parser(commands: Any) -> Parser:
     )
     choice.add_argument("--ignore-eos", action="store_true", help="go on past the model's end")
     parser.set_defaults(run=_generate)
+    return parser
+
+
+def _fuzz_parser(commands: Any) -> Parser:
+    parser: Parser = commands.add_parser(
+        "fuzz-kv",
+        help="try to break the memory core",
+        usage="transom fuzz-kv [flags]",
+        description=FUZZ_HELP,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    parser.add_argument("--seed", type=int, default=0, metavar="N", help="the same seed, the same operations")
+    parser.add_argument("--ops", type=int, default=50_000, metavar="M", help="default %(default)s")
+    parser.add_argument("--page-size", type=int, metavar="N", help="tokens per page; default: drawn")
+    parser.add_argument("--window", type=int, metavar="N", help="tokens; default: drawn")
+    parser.add_argument(
+        "--mix",
+        metavar="MIX",
+        help="components by letter: F full, W window, V wider window, L window beyond the context; "
+        "default: drawn",
+    )
+    parser.add_argument("--replay", metavar="FILE", help="run a printed script instead")
+    parser.set_defaults(run=_fuzz)
     return parser
 
 
@@ -313,3 +349,13 @@ def _generate_options(options: argparse.Namespace) -> "Options":
 def _require(flag: str, value: float, low: float, high: float) -> None:
     if not low <= value <= high:
         raise ConfigError(f"{flag} is {value:g}; it must be between {low:g} and {high:g}")
+
+
+def _fuzz(options: argparse.Namespace) -> None:
+    from transom.fuzz.campaign import Drawn
+    from transom.fuzz.command import fuzz, replay_file
+
+    if options.replay is not None:
+        replay_file(options.replay)
+    else:
+        fuzz(Drawn(options.seed, options.page_size, options.window, options.mix), options.ops)

@@ -1,38 +1,27 @@
-"""A cache, a fake runner whose KV says what it is, and an oracle. Nothing here uses the core's formulas.
-
-Content of a slot: (namespace, all tokens up to and including its own, component). A read that meets any
-other content is stale or somebody else's KV.
-"""
+"""The fuzzer's world, whose cache can be made to fail at any primitive."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
 from typing import Any
 from unittest.mock import patch
 
-import numpy as np
-
-from transom.kv.cache import CacheLayout, Holding, HybridCache, Namespace, Offer, PrefixCaching
+from transom.fuzz.kinds import MIXES, PAGE_SIZES, WINDOWS, components
+from transom.fuzz.snapshot import same
+from transom.fuzz.world import Job
+from transom.fuzz.world import World as FuzzWorld
 from transom.kv.journal import Journal
-from transom.kv.tree import Node
-from transom.values import Full, RequestId, Window
 
-PAGE_SIZES = (1, 3, 4, 16)
-WINDOWS = (1, 2, 4, 7, 16)
-MIXES = ("F", "W", "FW", "FWV", "WLF")
-
-Slot = tuple[Namespace, tuple[int, ...], int]
-
-
-def components(mix: str, window: int) -> tuple[Full | Window, ...]:
-    """`V` is a second window, of another size; `L` one longer than any context."""
-    kinds: dict[str, Full | Window] = {
-        "F": Full(),
-        "W": Window(window),
-        "V": Window(window + 3, name="wide"),
-        "L": Window(1000, name="long"),
-    }
-    return tuple(kinds[letter] for letter in mix)
+__all__ = [
+    "MIXES",
+    "PAGE_SIZES",
+    "WINDOWS",
+    "Fault",
+    "Job",
+    "World",
+    "components",
+    "same",
+    "unchanged",
+]
 
 
 class Fault(Exception):
@@ -57,248 +46,17 @@ class FaultyJournal(Journal):
         super().log(undo, *arguments)
 
 
-@dataclass(eq=False)
-class Job:
-    """One request and its holding."""
+class World(FuzzWorld):
+    """A world with a fuse."""
 
-    holding: Holding
-    tokens: np.ndarray
-
-    def content(self, position: int, component: int) -> Slot:
-        return self.holding.namespace, tuple(self.tokens[: position + 1].tolist()), component
-
-
-class World:
-    """Owns a cache and what its pages hold."""
-
-    def __init__(
-        self,
-        kinds: tuple[Full | Window, ...],
-        pages: tuple[int, ...],
-        page_size: int,
-        *,
-        rows: int = 4,
-        context: int = 64,
-        caching: PrefixCaching = PrefixCaching.ON,
-    ) -> None:
+    def __init__(self, *arguments: Any, **keywords: Any) -> None:
         with patch("transom.kv.cache.Journal", FaultyJournal):
-            self.cache = HybridCache(CacheLayout(kinds, pages, page_size, rows, context, caching))
-        self.page_size = page_size
-        self.kinds = kinds
-        self.slots: list[list[list[Slot | None]]] = [
-            [[None] * page_size for _ in range(n + 1)] for n in pages
-        ]
-        self.jobs: list[Job] = []
-        self.next_id = 0
-
-    # ---------------------------------------------------------------- a request's life
-
-    def offer(self, tokens: Any, salt: str = "") -> tuple[Namespace, Offer]:
-        namespace = self.cache.namespace(RequestId(self.next_id), salt)
-        return namespace, self.cache.offer(namespace, np.asarray(tokens, dtype=np.int32))
-
-    def admit(self, tokens: Any, salt: str = "", *, cold: bool = False) -> Job:
-        array = np.asarray(tokens, dtype=np.int32)
-        namespace, offer = self.offer(array, salt)
-        chosen = self.cache.cold() if cold else offer
-        job = Job(self.cache.admit(RequestId(self.next_id), namespace, array, chosen), array)
-        self.next_id += 1
-        self.jobs.append(job)
-        return job
-
-    def compute(self, job: Job, end: int) -> None:
-        """Extend, run, advance."""
-        self.cache.extend(job.holding, end)
-        self.run(job, end)
-
-    def run(self, job: Job, end: int) -> None:
-        """Copies first, then the span; then the holding has advanced."""
-        for copy in self.cache.pending_copies():
-            source = self.slots[copy.component][copy.source][: copy.tokens]
-            self.slots[copy.component][copy.target][: copy.tokens] = source
-        self.cache.copies_done()
-        for position in range(job.holding.computed, end):
-            for component in range(len(self.kinds)):
-                self.write(job, position, component)
-            self.read(job, position)
-        self.cache.advance(job.holding, end)
-
-    def settle(self, job: Job) -> None:
-        self.cache.publish(job.holding, job.tokens)
-        self.cache.slide(job.holding)
-
-    def drop(self, job: Job) -> None:
-        self.cache.drop(job.holding)
-        self.jobs.remove(job)
-
-    def serve(self, tokens: Any, salt: str = "", *, chunk: int = 1 << 20, cold: bool = False) -> int:
-        """A whole request alone: returns where it began."""
-        job = self.admit(tokens, salt, cold=cold)
-        self.finish(job, chunk)
-        return job.holding.start
-
-    def finish(self, job: Job, chunk: int = 1 << 20) -> None:
-        self.prefill(job, chunk)
-        self.drop(job)
-
-    def prefill(self, job: Job, chunk: int = 1 << 20) -> None:
-        while job.holding.computed < len(job.tokens):
-            self.compute(job, min(len(job.tokens), job.holding.computed + chunk))
-            self.settle(job)
-            self.audit()
-
-    # ---------------------------------------------------------------- content
-
-    def write(self, job: Job, position: int, component: int) -> None:
-        page = int(self.cache.rows[component].table[job.holding.row, position // self.page_size])
-        assert page > 0, ("stored into the null page", job, position, component)
-        self.slots[component][page][position % self.page_size] = job.content(position, component)
-
-    def read(self, job: Job, query: int) -> None:
-        """The query at `query` meets its own keys."""
-        for component, kind in enumerate(self.kinds):
-            first = 0 if isinstance(kind, Full) else query - kind.window + 1
-            self.expect(job, component, range(max(0, first), query + 1))
-
-    def expect(self, job: Job, component: int, positions: range) -> None:
-        for position in positions:
-            page = int(self.cache.rows[component].table[job.holding.row, position // self.page_size])
-            found = self.slots[component][page][position % self.page_size] if page else None
-            assert found == job.content(position, component), (job, component, position, page, found)
-
-    def resident(self) -> list[set[tuple[Namespace, tuple[int, ...]]]]:
-        """Per component: pages in the tree, each as all tokens up to its end."""
-        found: list[set[tuple[Namespace, tuple[int, ...]]]] = [set() for _ in self.kinds]
-        for namespace, prefix, node in self.nodes():
-            for component, pages in enumerate(node.pages):
-                for index, page in enumerate(pages.tolist()):
-                    if page:
-                        end = len(prefix) - (len(pages) - 1 - index) * self.page_size
-                        found[component].add((namespace, prefix[:end]))
-        return found
-
-    def nodes(self) -> Iterator[tuple[Namespace, tuple[int, ...], Node]]:
-        for namespace, root in self.cache.tree.roots.items():
-            ahead: list[tuple[tuple[int, ...], Node]] = [((), child) for child in root.children.values()]
-            while ahead:
-                before, node = ahead.pop()
-                prefix = before + tuple(np.frombuffer(node.key, np.int32).tolist())
-                yield namespace, prefix, node
-                ahead.extend((prefix, child) for child in node.children.values())
-
-    def audit(self) -> None:
-        """All invariants, all contents of the tree, and all that running requests will read next."""
-        self.cache.check()
-        for namespace, prefix, node in self.nodes():
-            first = len(prefix) - len(node.pages[0]) * self.page_size
-            for component, pages in enumerate(node.pages):
-                for position in range(first, len(prefix)):
-                    page = int(pages[(position - first) // self.page_size])
-                    if page:
-                        found = self.slots[component][page][position % self.page_size]
-                        assert found == (namespace, prefix[: position + 1], component), (
-                            node,
-                            position,
-                            found,
-                        )
-        if not self.cache.pending:
-            for job in self.jobs:
-                self.audit_row(job)
-
-    def audit_row(self, job: Job) -> None:
-        for component, kind in enumerate(self.kinds):
-            computed = job.holding.computed
-            first = 0 if isinstance(kind, Full) else computed - kind.window + 1
-            self.expect(job, component, range(max(0, first), computed))
-
-    # ---------------------------------------------------------------- oracle
-
-    def longest_hit(self, namespace: Namespace, tokens: list[int]) -> int:
-        """Rule 8 by brute force: every end, every page of the tree, every key that a query there reads."""
-        resident = self.resident()
-        known = {prefix for space, prefix in self.known() if space == namespace}
-        for end in range(len(tokens) - 1, 0, -1):
-            below = tuple(tokens[:end])
-            for beginning in known:
-                if beginning[:end] == below and self._allows(namespace, beginning, end, resident):
-                    return end
-        return 0
-
-    def known(self) -> set[tuple[Namespace, tuple[int, ...]]]:
-        """All pages that the tree has a place for, resident or not, each as all tokens up to its end."""
-        return {
-            (namespace, prefix[:end])
-            for namespace, prefix, _ in self.nodes()
-            for end in range(self.page_size, len(prefix) + 1, self.page_size)
-        }
-
-    def _allows(
-        self,
-        namespace: Namespace,
-        beginning: tuple[int, ...],
-        end: int,
-        resident: list[set[tuple[Namespace, tuple[int, ...]]]],
-    ) -> bool:
-        """Whether the keys a query at `end` reads are there, along the pages of `beginning`."""
-        for component, kind in enumerate(self.kinds):
-            for key in range(end):
-                if isinstance(kind, Full) or end - kind.window < key:
-                    page_end = (key // self.page_size + 1) * self.page_size
-                    if (namespace, beginning[:page_end]) not in resident[component]:
-                        return False
-        return True
-
-    # ---------------------------------------------------------------- faults
+            super().__init__(*arguments, **keywords)
 
     def set_fuse(self, fuse: int | None) -> None:
         journal = self.cache._journal
         assert isinstance(journal, FaultyJournal)
         journal.fuse = fuse
-
-    def snapshot(self) -> dict[str, Any]:
-        """Everything the cache knows, comparable."""
-        cache = self.cache
-        names = {id(node): (space, prefix) for space, prefix, node in self.nodes()}
-        return {
-            "pools": [
-                (p.free_pages().tolist(), p.owners().tolist(), p._references.tolist(), p.free, p.tree, p.idle)
-                for p in cache.pools
-            ],
-            "rows": [rows.table.tolist() for rows in cache.rows],
-            "tree": {
-                (space, prefix): (
-                    [p.tolist() for p in node.pages],
-                    node.resident,
-                    sorted(node.children),
-                    node.order,
-                )
-                for space, prefix, node in self.nodes()
-            },
-            "roots": {
-                space: (sorted(root.children), list(root.order)) for space, root in cache.tree.roots.items()
-            },
-            "orders": [[names[id(node)] for node in order.items()] for order in cache.tree.orders],
-            "holdings": [None if h is None else replace(h) for h in cache.holdings],
-            "pending": [pending.copy for pending in cache.pending],
-            "epoch": cache.epoch,
-            "counts": (cache.counters.traffic, cache.counters.admissions),
-        }
-
-
-def same(before: dict[str, Any], after: dict[str, Any]) -> None:
-    """Field by field, so that a difference is readable."""
-    for name, value in before.items():
-        if name == "holdings":
-            value, after[name] = map(fields, value), map(fields, after[name])
-            assert list(value) == list(after[name])
-        else:
-            assert value == after[name], (name, value, after[name])
-
-
-def fields(holding: Holding | None) -> Any:
-    if holding is None:
-        return None
-    return tuple(getattr(holding, name) for name in Holding.__dataclass_fields__)
 
 
 @contextmanager

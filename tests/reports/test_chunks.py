@@ -65,7 +65,11 @@ def test_deferred_chunk_keeps_its_prefix(page_size: int, window: int, caching: P
 def test_scheduled_chunk_advances(page_size: int, window: int, caching: PrefixCaching) -> None:
     """With room the prefix becomes 32, and what was computed, only that, is there to be hit."""
     world, job = chunked(page_size, window, caching)
-    world.compute(job, len(PROMPT))
+    world.cache.extend(job.holding, len(PROMPT))
+    world.settle(job)
+    namespace, _ = world.offer(PROMPT)
+    assert world.longest_hit(namespace, PROMPT.tolist()) <= PREFIX, "it has pages, and nobody computed them"
+    world.run(job, len(PROMPT))
     world.settle(job)
     world.audit()
     assert (job.holding.row, job.holding.computed) == (ROW, len(PROMPT))

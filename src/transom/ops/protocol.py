@@ -80,7 +80,7 @@ class Activations:
     Per group of 32: amax = max |x|; amax < 1e-30 gives codes 0 and scale 0; else inverse = P / amax in
     float32, code = rne(x * inverse) clamped to [-P, P], scale = amax / P, where P is the precision's value.
     A row with any inf or NaN in it has codes 0 and scale NaN in all its groups.
-    A native backend may keep the codes in another layout: only it reads them.
+    A native backend may keep all three in a layout of its own: only it reads them.
     """
 
     codes: NDArray[np.int16]

@@ -1,0 +1,207 @@
+"""Does operations to a world, and asserts of each what must hold whatever the situation."""
+
+from collections import Counter
+
+import numpy as np
+
+from transom.errors import NoSpace
+from transom.fuzz import operations as do
+from transom.fuzz.kinds import components
+from transom.fuzz.operations import Operation, Setting
+from transom.fuzz.snapshot import same, snapshot
+from transom.fuzz.world import Job, World
+from transom.kv.cache import Namespace, Offer, PrefixCaching
+from transom.values import RequestId, Tokens
+
+Asked = tuple[Tokens, Namespace, Offer]
+
+
+class Undo(Exception):
+    """Ends a transaction that is not to have happened."""
+
+
+class Driver:
+    """Owns a world and the offers that were asked for. Mutable.
+
+    `done` counts operations by name; `refused` those that found no space; `skipped` those that could not be.
+    """
+
+    def __init__(self, setting: Setting) -> None:
+        caching = PrefixCaching.ON if setting.prefix_caching else PrefixCaching.OFF
+        self.setting = setting
+        self.world = World(
+            components(setting.mix, setting.window),
+            setting.pages,
+            setting.page_size,
+            rows=setting.rows,
+            context=setting.context,
+            caching=caching,
+        )
+        self.cache = self.world.cache
+        self.jobs: dict[int, Job] = {}
+        self.asked: dict[int, Asked] = {}
+        self.done: Counter[str] = Counter()
+        self.refused = 0
+        self.skipped = 0
+
+    def apply(self, operation: Operation) -> None:
+        """Does it, or nothing where it cannot be done. AssertionError where the core is wrong."""
+        try:
+            did = self._dispatch(operation)
+        except NoSpace:
+            did = True
+            self.refused += 1
+        if not did:
+            self.skipped += 1
+            return
+        self.done[type(operation).__name__] += 1
+        self.world.forget_free()
+        if not self.jobs:
+            assert self.cache.room() == self.cache.layout.pages, ("lost", self.cache.room())
+
+    def end(self) -> None:
+        """At idle no reference is left, and after a flush every page is free."""
+        for request in list(self.jobs):
+            self.apply(do.Drop(request))
+        self.world.audit()
+        self.cache.flush()
+        stats = self.cache.stats()
+        assert all(component.free == component.capacity for component in stats.components), stats
+        assert not self.cache.tree.roots, self.cache.tree.roots
+
+    def _dispatch(self, operation: Operation) -> bool:
+        """Whether there was anything to do. Raises NoSpace."""
+        match operation:
+            case do.Ask() | do.Admit() | do.AdmitCold():
+                return self._arrive(operation)
+            case do.Undone():
+                return self._undo(operation)
+            case do.RunCopies():
+                return self._run_copies()
+            case do.Flush():
+                self.cache.flush()
+                return True
+        job = self.jobs.get(operation.request)
+        return job is not None and self._go_on(operation, job)
+
+    # ---------------------------------------------------------------- requests that come
+
+    def _arrive(self, operation: do.Ask | do.Admit | do.AdmitCold) -> bool:
+        request = operation.request
+        if request in self.jobs:
+            return False
+        match operation:
+            case do.Ask(tokens=tokens, salt=salt):
+                namespace, array = self._arriving(request, tokens, salt)
+                self.asked[request] = array, namespace, self.cache.offer(namespace, array)
+                return True
+            case do.Admit():
+                return request in self.asked and self._admit(request, *self.asked.pop(request))
+            case do.AdmitCold(tokens=tokens, salt=salt):
+                namespace, array = self._arriving(request, tokens, salt)
+                return self._admit(request, array, namespace, self.cache.cold())
+
+    def _arriving(self, request: int, tokens: tuple[int, ...], salt: str) -> tuple[Namespace, Tokens]:
+        return self.cache.namespace(RequestId(request), salt), np.array(tokens, np.int32)
+
+    def _admit(self, request: int, tokens: Tokens, namespace: Namespace, offer: Offer) -> bool:
+        """An offer that would be made now is kept to the page; an old one begins where it said or nowhere."""
+        if namespace.epoch != self.cache.epoch:
+            return False
+        room, fresh = self.cache.room(), offer in (self.cache.offer(namespace, tokens), self.cache.cold())
+        cost = [take + pin for take, pin in zip(offer.takes, offer.pins, strict=True)]
+        fits = len(self.jobs) < self.setting.rows and all(c <= r for c, r in zip(cost, room, strict=True))
+        try:
+            job = Job(self.cache.admit(RequestId(request), namespace, tokens, offer), tokens)
+        except NoSpace:
+            assert not (fresh and fits), ("an offer that fits was refused", offer, room)
+            assert self.cache.room() == room, ("a refusal took pages", room)
+            raise
+        assert job.holding.start == offer.begin.start, (job.holding, offer)
+        if fresh:
+            assert fits and self.cache.room() == tuple(r - c for r, c in zip(room, cost, strict=True)), offer
+        self.jobs[request] = job
+        self.world.jobs.append(job)
+        return True
+
+    # ---------------------------------------------------------------- requests that run
+
+    def _go_on(
+        self, operation: do.Extend | do.Run | do.Publish | do.Slide | do.Truncate | do.Drop, job: Job
+    ) -> bool:
+        match operation:
+            case do.Extend(tokens=tokens):
+                return self._extend(job, min(self.setting.context, job.holding.computed + tokens))
+            case do.Run(tokens=tokens):
+                return self._run(job, min(job.holding.allocated, job.holding.computed + tokens))
+            case do.Truncate(tokens=tokens):
+                return self._truncate(job, max(job.holding.computed, job.holding.allocated - tokens))
+        before = self.cache.room()
+        match operation:
+            case do.Publish():
+                self.cache.publish(job.holding, job.tokens)
+            case do.Slide():
+                self.cache.slide(job.holding)
+            case do.Drop():
+                self.world.drop(job)
+                del self.jobs[operation.request]
+        after = self.cache.room()
+        assert all(b <= a for b, a in zip(before, after, strict=True)), (operation, "took", before, after)
+        return True
+
+    def _extend(self, job: Job, end: int) -> bool:
+        """It succeeds exactly when there is room, and takes exactly what was said."""
+        if end <= job.holding.allocated:
+            return False
+        growth, room = self.cache.growth(job.holding, end), self.cache.room()
+        fits = all(g <= r for g, r in zip(growth, room, strict=True))
+        try:
+            self.cache.extend(job.holding, end)
+        except NoSpace:
+            assert not fits and self.cache.room() == room, (growth, room, self.cache.room())
+            raise
+        assert fits and self.cache.room() == tuple(r - g for r, g in zip(room, growth, strict=True)), room
+        return True
+
+    def _run(self, job: Job, end: int) -> bool:
+        if end <= job.holding.computed:
+            return False
+        if end > len(job.tokens):
+            places = range(len(job.tokens), end)
+            chosen = np.array([chosen_token(job.holding.request, place) for place in places], np.int32)
+            job.tokens = np.concatenate([job.tokens, chosen])
+        self.world.run(job, end)
+        return True
+
+    def _truncate(self, job: Job, end: int) -> bool:
+        if end >= job.holding.allocated:
+            return False
+        self.cache.truncate(job.holding, end)
+        return True
+
+    def _run_copies(self) -> bool:
+        if not self.cache.pending_copies():
+            return False
+        self.world.run_copies()
+        return True
+
+    # ---------------------------------------------------------------- transactions
+
+    def _undo(self, operation: do.Undone) -> bool:
+        """Whatever it did, and wherever it met no space, the cache is as it was."""
+        before = snapshot(self.cache)
+        jobs, running, asked = dict(self.jobs), list(self.world.jobs), dict(self.asked)
+        try:
+            with self.cache.transaction():
+                for inner in operation.operations:
+                    self._dispatch(inner)
+                raise Undo
+        except (Undo, NoSpace):
+            self.jobs, self.world.jobs, self.asked = jobs, running, asked
+        same(before, snapshot(self.cache))
+        return True
+
+
+def chosen_token(request: int, position: int) -> int:
+    """What request `request` says at `position`: 0 or 1, so that texts meet."""
+    return (request * 2654435761 + position * 40503) >> 7 & 1

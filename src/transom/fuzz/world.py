@@ -1,0 +1,177 @@
+"""A cache, its requests, and a runner that computes nothing and checks all it reads."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from transom.fuzz import residency
+from transom.fuzz.contents import Contents, Digests, of_component, prefix_digests
+from transom.fuzz.kinds import first_key
+from transom.fuzz.residency import PageName, Prefix
+from transom.fuzz.snapshot import snapshot
+from transom.kv.cache import CacheLayout, Holding, HybridCache, Namespace, Offer, PrefixCaching
+from transom.kv.tree import Node
+from transom.values import ComponentSpec, RequestId, Tokens
+
+
+@dataclass(eq=False)
+class Job:
+    """One request and its holding. Mutable: tokens are appended as they are chosen."""
+
+    holding: Holding
+    tokens: Tokens
+    _digests: Digests = field(default_factory=lambda: np.zeros(0, np.uint64), repr=False)
+
+    def digests(self, start: int, end: int) -> Digests:
+        """What a slot at each of the positions stands for, of no component yet."""
+        if len(self._digests) < len(self.tokens):
+            self._digests = prefix_digests(self.holding.namespace, self.tokens)
+        return self._digests[start:end]
+
+
+class World:
+    """Owns a cache, the requests that hold its rows, and what its pages hold. Mutable."""
+
+    def __init__(
+        self,
+        kinds: tuple[ComponentSpec, ...],
+        pages: tuple[int, ...],
+        page_size: int,
+        *,
+        rows: int = 4,
+        context: int = 64,
+        caching: PrefixCaching = PrefixCaching.ON,
+    ) -> None:
+        self.cache = HybridCache(CacheLayout(kinds, pages, page_size, rows, context, caching))
+        self.page_size = page_size
+        self.kinds = kinds
+        self.contents = Contents(pages, page_size)
+        self.jobs: list[Job] = []
+        self.next_id = 0
+
+    # ---------------------------------------------------------------- a request's life
+
+    def offer(self, tokens: ArrayLike, salt: str = "") -> tuple[Namespace, Offer]:
+        namespace = self.cache.namespace(RequestId(self.next_id), salt)
+        return namespace, self.cache.offer(namespace, np.asarray(tokens, dtype=np.int32))
+
+    def admit(self, tokens: ArrayLike, salt: str = "", *, cold: bool = False) -> Job:
+        """By the best offer there is, or cold. Raises NoSpace."""
+        array = np.asarray(tokens, dtype=np.int32)
+        namespace, offer = self.offer(array, salt)
+        return self.admit_by(array, namespace, self.cache.cold() if cold else offer)
+
+    def admit_by(self, tokens: Tokens, namespace: Namespace, offer: Offer) -> Job:
+        """By an offer made just now or earlier. Raises NoSpace."""
+        job = Job(self.cache.admit(RequestId(self.next_id), namespace, tokens, offer), tokens)
+        self.next_id += 1
+        self.jobs.append(job)
+        return job
+
+    def compute(self, job: Job, end: int) -> None:
+        """Extend, run, advance."""
+        self.cache.extend(job.holding, end)
+        self.run(job, end)
+
+    def run(self, job: Job, end: int) -> None:
+        """Copies first, then the span; then the holding has advanced."""
+        self.run_copies()
+        start = job.holding.computed
+        for component, rows in enumerate(self.cache.rows):
+            self.contents.store(component, rows.table[job.holding.row], start, job.digests(start, end))
+        for component, kind in enumerate(self.kinds):
+            self.expect(job, component, range(first_key(kind, start), end))
+        self.cache.advance(job.holding, end)
+
+    def run_copies(self) -> None:
+        for copy in self.cache.pending_copies():
+            self.contents.copy(copy)
+        self.cache.copies_done()
+
+    def forget_free(self) -> None:
+        """What nobody owns holds nothing, lest a page that comes back be right by chance."""
+        for component, pool in enumerate(self.cache.pools):
+            self.contents.forget(component, pool.free_pages())
+
+    def settle(self, job: Job) -> None:
+        self.cache.publish(job.holding, job.tokens)
+        self.cache.slide(job.holding)
+
+    def drop(self, job: Job) -> None:
+        self.cache.drop(job.holding)
+        self.jobs.remove(job)
+
+    def serve(self, tokens: ArrayLike, salt: str = "", *, chunk: int = 1 << 20, cold: bool = False) -> int:
+        """A whole request alone: returns where it began."""
+        job = self.admit(tokens, salt, cold=cold)
+        self.finish(job, chunk)
+        return job.holding.start
+
+    def finish(self, job: Job, chunk: int = 1 << 20) -> None:
+        self.prefill(job, chunk)
+        self.drop(job)
+
+    def prefill(self, job: Job, chunk: int = 1 << 20) -> None:
+        while job.holding.computed < len(job.tokens):
+            self.compute(job, min(len(job.tokens), job.holding.computed + chunk))
+            self.settle(job)
+            self.audit()
+
+    # ---------------------------------------------------------------- content
+
+    def expect(self, job: Job, component: int, positions: range) -> None:
+        """The job's row holds its own keys at `positions`."""
+        row = self.cache.rows[component].table[job.holding.row]
+        found = self.contents.read(component, row, positions.start, positions.stop)
+        right = found == of_component(job.digests(positions.start, positions.stop), component)
+        if not right.all():
+            at = positions.start + int(right.argmin())
+            page = int(row[at // self.page_size])
+            raise AssertionError(
+                f"request {job.holding.request} reads position {at} of {self.kinds[component].name} from "
+                f"page {page}, which holds something else; {job.holding}"
+            )
+
+    def audit(self) -> None:
+        """All invariants, all contents of the tree, and all that running requests will read next."""
+        self.cache.check()
+        for namespace, prefix, node in self.nodes():
+            self._audit_node(namespace, prefix, node)
+        if not self.cache.pending_copies():
+            for job in self.jobs:
+                self._audit_row(job)
+
+    def _audit_node(self, namespace: Namespace, prefix: Prefix, node: Node) -> None:
+        digests = prefix_digests(namespace, np.array(prefix, np.int32))[-node.size * self.page_size :]
+        for component, pages in enumerate(node.pages):
+            found = self.contents.read(component, pages.astype(np.int32), 0, len(digests))
+            right = (found == of_component(digests, component)).reshape(node.size, self.page_size)
+            assert (right.all(axis=1) | (pages == 0)).all(), (
+                f"the tree files under {prefix} what was not computed for it: {node}, component {component}"
+            )
+
+    def _audit_row(self, job: Job) -> None:
+        computed = job.holding.computed
+        for component, kind in enumerate(self.kinds):
+            self.expect(job, component, range(first_key(kind, computed), computed))
+
+    # ---------------------------------------------------------------- what is there
+
+    def nodes(self) -> Iterator[tuple[Namespace, Prefix, Node]]:
+        """Every node but roots, with all tokens up to its end."""
+        return residency.nodes(self.cache)
+
+    def resident(self) -> list[set[PageName]]:
+        """Per component: pages in the tree, each as all tokens up to its end."""
+        return residency.resident(self.cache)
+
+    def longest_hit(self, namespace: Namespace, tokens: list[int]) -> int:
+        """Where a request may begin at best, by brute force."""
+        return residency.longest_hit(self.cache, namespace, tokens)
+
+    def snapshot(self) -> dict[str, Any]:
+        """Everything the cache knows, comparable."""
+        return snapshot(self.cache)

@@ -1,0 +1,83 @@
+"""README, as a stranger reads it: its blocks are run as they stand."""
+
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from tests.over_http import complete, is_alive, until
+from tests.serving import descendants, started
+from tests.tools import preflight
+
+from transom.weights.builtin import GEMMA_NOTICE
+
+ROOT = Path(__file__).parents[2]
+README = ROOT / "README.md"
+NOT_A_STRANGERS = ("PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV", "MAKEFLAGS", "MFLAGS", "MAKELEVEL")
+"""What the environment of a test run may have and a fresh terminal has not."""
+
+
+def blocks(language: str) -> list[str]:
+    return re.findall(rf"^```{language}\n(.*?)^```", README.read_text(encoding="utf-8"), re.M | re.S)
+
+
+def commands() -> list[str]:
+    """The lines a person types, of the first block."""
+    return blocks("bash")[0].splitlines()
+
+
+def test_the_first_command_installs_what_preflight_looks_for(tmp_path: Path) -> None:
+    bare = preflight(tmp_path, python="python3")
+    assert commands()[0].split("#")[0].strip() == bare.stderr.splitlines()[-1].strip()
+
+
+def test_readme_says_under_which_terms_the_model_comes() -> None:
+    assert GEMMA_NOTICE in " ".join(README.read_text(encoding="utf-8").split())
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Iterator[Path]:
+    """Emptied in the end: what pytest would keep is most of a gigabyte."""
+    yield tmp_path
+    shutil.rmtree(tmp_path)
+
+
+@pytest.mark.model
+@pytest.mark.timeout(900)
+@pytest.mark.skipif(not (ROOT / ".git").exists(), reason="there is no repository to clone")
+def test_the_second_command_serves(folder: Path) -> None:
+    """All of it: clone, environment, compiler, model file, server; ended as by Ctrl-C."""
+    assert len(commands()) == 2
+    line = commands()[1].replace("git clone URL ", f"git clone {ROOT} ")
+    environment = {name: value for name, value in os.environ.items() if name not in NOT_A_STRANGERS}
+    environment |= {"ARGS": "--port 0", "TRANSOM_CACHE": str(folder / "cache")}
+    with started(["bash", "-c", line], folder, environment) as server, server.client() as http:
+        assert GEMMA_NOTICE in " ".join(server.before.split())
+        assert http.get("/health").status_code == 200
+        answer = complete(http, "1, 2, 3, 4,", max_tokens=6, temperature=0)
+        assert answer["choices"][0]["text"].startswith(" 5, 6")
+        pids = descendants(server.process.pid)
+        assert server.engine_pid in pids
+        os.killpg(server.process.pid, signal.SIGINT)
+        server.process.wait()
+        until(lambda: not any(map(is_alive, pids)))
+    checkout = folder / "transom"
+    assert sorted(path.name for path in checkout.parent.iterdir()) == ["cache", "transom"]
+    again = ["make", "-q", ".venv/serve.stamp"]
+    assert subprocess.run(again, cwd=checkout, env=environment).returncode == 0, "nothing is left to install"
+    dirty = subprocess.run(["git", "status", "--porcelain"], cwd=checkout, capture_output=True, text=True)
+    assert dirty.stdout == ""
+
+
+@pytest.mark.model
+@pytest.mark.parametrize("block", blocks("python"))
+def test_python_blocks_run(block: str) -> None:
+    done = subprocess.run([sys.executable, "-c", block], capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr
+    assert done.stderr == ""
+    assert len(done.stdout.split()) > 8

@@ -1,0 +1,187 @@
+"""All that a few requests can do to a small cache: every state, each once.
+
+From every state every move is tried inside a transaction, audited, and rolled back; states that differ only
+in the numbers of pages are one. What is not the cache's (the contents of pages) follows from its state, since
+every free page is blank: so states are equal when caches are.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from hashlib import blake2b
+
+import numpy as np
+
+from transom.fuzz import operations as do
+from transom.fuzz.driver import Driver
+from transom.fuzz.operations import Operation, Setting
+from transom.fuzz.residency import nodes
+from transom.kv.cache import HybridCache, Namespace
+from transom.kv.holding import Holding
+
+Move = tuple[Operation, ...]
+Path = tuple[Move, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Scope:
+    """Which cache, which requests (number i has prompt i), and by how many tokens they may grow at once."""
+
+    setting: Setting
+    prompts: tuple[tuple[int, ...], ...]
+    chunks: tuple[int, ...]
+    flushes: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Explored:
+    """`closed` when no state was left to go on from."""
+
+    states: int
+    transitions: int
+    depth: int
+    closed: bool
+
+
+class Wrong(AssertionError):
+    """What was found, and the moves that lead there."""
+
+
+def explore(scope: Scope, depth: int) -> Explored:
+    """Breadth first, `depth` moves deep at most. Raises Wrong."""
+    frontier: list[Path] = [()]
+    seen = {state_of(Driver(scope.setting))}
+    transitions = 0
+    for level in range(depth):
+        following: list[Path] = []
+        for path in frontier:
+            for move, state in _successors(scope, path):
+                transitions += 1
+                if state not in seen:
+                    seen.add(state)
+                    following.append((*path, move))
+        if not following:
+            return Explored(len(seen), transitions, level + 1, closed=True)
+        frontier = following
+    return Explored(len(seen), transitions, depth, closed=False)
+
+
+# ---------------------------------------------------------------- moves
+
+
+def moves(scope: Scope, driver: Driver) -> Iterator[Move]:
+    """Everything that can be done, and only that."""
+    for number, tokens in enumerate(scope.prompts):
+        job = driver.jobs.get(number)
+        if job is None:
+            if len(driver.jobs) < scope.setting.rows:
+                yield do.Ask(number, tokens, ""), do.Admit(number)
+                yield (do.AdmitCold(number, tokens, ""),)
+        else:
+            yield from ((operation,) for operation in _steps(scope, number, job.holding, len(tokens)))
+    if driver.cache.epoch < scope.flushes:
+        yield (do.Flush(),)
+
+
+def _steps(scope: Scope, number: int, holding: Holding, length: int) -> Iterator[Operation]:
+    ends = {min(length, holding.computed + chunk) for chunk in scope.chunks}
+    for end in sorted(ends):
+        if end > holding.allocated:
+            yield do.Extend(number, end - holding.computed)
+    if holding.allocated > holding.computed:
+        yield do.Run(number, holding.allocated - holding.computed)
+        yield do.Truncate(number, holding.allocated - holding.computed)
+    yield do.Publish(number)
+    yield do.Slide(number)
+    yield do.Drop(number)
+
+
+def _successors(scope: Scope, path: Path) -> Iterator[tuple[Move, bytes]]:
+    """Every move from where `path` leads, and the state after it; all of them undone again."""
+    driver = Driver(scope.setting)
+    for operation in (operation for move in path for operation in move):
+        driver.apply(operation)
+    before = state_of(driver)
+    for move in list(moves(scope, driver)):
+        try:
+            yield move, _tried(driver, move)
+            assert state_of(driver) == before, "undone, it is not what it was"
+        except Exception as error:
+            raise Wrong(f"{type(error).__name__}: {error}\n  after {(*path, move)}") from error
+
+
+def _tried(driver: Driver, move: Move) -> bytes:
+    """The state after `move`, audited; the driver is as it was."""
+    contents, jobs, running = driver.world.contents.saved(), dict(driver.jobs), list(driver.world.jobs)
+    with driver.cache.transaction() as transaction:
+        savepoint = transaction.savepoint()
+        for operation in move:
+            driver.apply(operation)
+        driver.world.audit()
+        state = state_of(driver)
+        transaction.rollback(savepoint)
+    driver.asked.clear()
+    driver.world.contents.restore(contents)
+    driver.jobs, driver.world.jobs = jobs, running
+    return state
+
+
+# ---------------------------------------------------------------- states
+
+
+def state_of(driver: Driver) -> bytes:
+    """A digest of all that the cache knows, pages named in the order in which they are met."""
+    cache = driver.cache
+    names: list[dict[int, int]] = [{0: 0} for _ in cache.pools]
+
+    def named(component: int, pages: np.ndarray) -> list[int]:
+        known = names[component]
+        return [known.setdefault(page, len(known)) for page in pages.tolist()]
+
+    order = sorted(nodes(cache), key=lambda found: (_space(cache, found[0]), found[1]))
+    tree = [
+        (_space(cache, space), prefix, [named(c, pages) for c, pages in enumerate(node.pages)])
+        for space, prefix, node in order
+    ]
+    place = {id(node): index for index, (_, _, node) in enumerate(order)}
+    orders = [[place[id(node)] for node in listed.items()] for listed in cache.tree.orders]
+    running = sorted((_local(driver, number), number) for number in driver.jobs)
+    rows = [
+        (local, [named(c, rows.table[driver.jobs[number].holding.row]) for c, rows in enumerate(cache.rows)])
+        for local, number in running
+    ]
+    row_owners = {id(driver.jobs[number].holding): index for index, (_, number) in enumerate(running)}
+    pending = [
+        (
+            row_owners[id(p.holding)],
+            p.copy.component,
+            named(p.copy.component, np.array([p.copy.source, p.copy.target])),
+            p.copy.tokens,
+        )
+        for p in cache.pending
+    ]
+    free = [pool.free for pool in cache.pools]
+    return blake2b(repr((tree, orders, rows, pending, free)).encode(), digest_size=16).digest()
+
+
+def _space(cache: HybridCache, namespace: Namespace) -> tuple[int, str, int]:
+    return cache.epoch - namespace.epoch, namespace.salt, namespace.private or 0
+
+
+def _local(driver: Driver, number: int) -> tuple[object, ...]:
+    """One request, without its pages. Two that ask the same are alike."""
+    job = driver.jobs[number]
+    held = job.holding
+    return (
+        job.tokens.tolist(),
+        _space(driver.cache, held.namespace),
+        (
+            held.start,
+            held.computed,
+            held.allocated,
+            held.published,
+            held.kept,
+            held.exact,
+            held.full_until,
+            held.clip,
+        ),
+    )

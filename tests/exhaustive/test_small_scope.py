@@ -1,0 +1,101 @@
+"""Every state that a few requests can bring a small cache to: sound, and undone to the page.
+
+Most scopes are closed: not cut at a depth, but until no move leads anywhere new.
+"""
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+from tests.exhaustive.scope import Scope, Wrong, explore
+
+from transom.fuzz import operations as do
+from transom.fuzz.operations import Setting
+from transom.kv.cache import HybridCache
+from transom.kv.holding import Holding
+from transom.values import Tokens
+
+SAME = ((1, 1, 1), (1, 1, 1))
+APART = ((1, 1, 1), (1, 1, 2))
+PAGED = ((1, 1, 1, 1), (1, 1, 1, 2))
+
+
+def setting(
+    page_size: int, window: int, mix: str, pages: tuple[int, ...], *, rows: int = 2, context: int = 3
+) -> Setting:
+    return Setting(page_size, window, mix, pages, rows, context, prefix_caching=True)
+
+
+HYBRID = setting(1, 2, "FW", (3, 3))
+WHOLE = 99
+"""Deeper than any closed scope."""
+
+SCOPES: dict[str, tuple[Scope, int]] = {
+    "two that ask the same, pages for one": (Scope(HYBRID, SAME, (1, 9)), WHOLE),
+    "two that ask the same, pages for both": (Scope(replace(HYBRID, pages=(6, 4)), SAME, (9,)), WHOLE),
+    "two that part": (Scope(replace(HYBRID, pages=(4, 3)), APART, (9,)), WHOLE),
+    "full attention alone": (Scope(setting(1, 2, "F", (4,)), APART, (1, 9)), WHOLE),
+    "a window alone": (Scope(setting(1, 2, "W", (3,)), APART, (2, 9)), WHOLE),
+    "pages of two, parted inside one": (Scope(setting(2, 2, "FW", (3, 3), context=4), PAGED, (3, 9)), WHOLE),
+    "a window of one, begun in a hole": (Scope(setting(2, 1, "FW", (3, 2), context=4), PAGED, (3, 9)), WHOLE),
+    "two windows": (Scope(setting(1, 1, "FWV", (4, 2, 4), context=4), ((1, 1, 1, 1),) * 2, (2, 9)), 13),
+    "a flush in between": (Scope(HYBRID, SAME, (1, 9), flushes=1), 14),
+    "copies and a flush": (Scope(setting(2, 2, "FW", (4, 3), context=5), PAGED, (2, 9), flushes=1), 9),
+    "no prefix cache": (Scope(replace(HYBRID, prefix_caching=False), SAME, (1, 9)), WHOLE),
+    "three requests": (Scope(replace(HYBRID, pages=(4, 3), rows=3), (*SAME, (1, 2)), (9,)), 9),
+}  # fmt: skip
+
+DEEPER: dict[str, tuple[Scope, int]] = {
+    "four tokens, and a flush": (
+        Scope(setting(1, 2, "FW", (6, 4), context=4), ((1, 1, 1, 1), (1, 1, 2, 2)), (2, 9), flushes=1),
+        WHOLE,
+    ),
+    "a window alone, token by token": (
+        Scope(setting(2, 2, "W", (3,), context=4), PAGED, (1, 9), flushes=1),
+        WHOLE,
+    ),
+    "pages of three under a window of four": (
+        Scope(setting(3, 4, "FW", (4, 4), context=7), ((1,) * 7, (1, 1, 1, 1, 2, 2)), (3, 9)),
+        16,
+    ),
+    "three requests": (Scope(replace(HYBRID, rows=3), (*SAME, (1, 2)), (9,)), 16),
+}
+
+
+@pytest.mark.parametrize("name", SCOPES)
+def test_no_state_in_scope_is_wrong(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    every_state(name, *SCOPES[name], capsys)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", DEEPER)
+def test_no_state_in_a_wider_scope_is_wrong(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    every_state(name, *DEEPER[name], capsys)
+
+
+def every_state(name: str, scope: Scope, depth: int, capsys: pytest.CaptureFixture[str]) -> None:
+    explored = explore(scope, depth)
+    with capsys.disabled():
+        print(
+            f"\n{name}: {explored.states:,} states, {explored.transitions:,} moves, "
+            f"{explored.depth} deep{', closed' if explored.closed else ''}"
+        )
+    assert explored.closed or depth != WHOLE, explored
+    assert explored.states > 50 and explored.transitions > 5 * explored.states, explored
+
+
+def test_what_is_found_comes_with_the_moves_that_lead_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Report A's fault put back; breadth first, so no shorter way exists."""
+    publish: Callable[[HybridCache, Holding, Tokens], None] = HybridCache.publish
+
+    def wrong(self: HybridCache, holding: Holding, tokens: Tokens) -> None:
+        computed, holding.computed = holding.computed, min(holding.allocated, len(tokens))
+        publish(self, holding, tokens)
+        holding.computed = computed
+
+    monkeypatch.setattr(HybridCache, "publish", wrong)
+    scope, depth = SCOPES["two that ask the same, pages for one"]
+    with pytest.raises(Wrong) as raised:
+        explore(scope, depth)
+    shortest = ((do.Ask(0, SAME[0], ""), do.Admit(0)), (do.Extend(0, 1),), (do.Publish(0),))
+    assert repr(shortest) in str(raised.value)

@@ -1,0 +1,323 @@
+"""The engine in one's own process, on a tiny random hybrid."""
+
+import itertools
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from tests.tiny import BOS, write_tiny_gguf
+
+from transom import LLM
+from transom.errors import BadRequest, ConfigError, ModelFileError, RequestTooLarge
+from transom.llm import Completion, Piece
+from transom.values import FinishReason, RequestId, StepResult, StepWork
+
+PROMPTS = [
+    "the cat and the hat",
+    "a rat in the rain",
+    "a rat in the train",
+    "",
+    "漢字🙂",
+    "the cat and the hat",
+]
+SAMPLED: dict[str, Any] = {"temperature": 0.9, "seed": 3, "ignore_eos": True}
+
+
+@pytest.fixture(scope="module")
+def path(tmp_path_factory: pytest.TempPathFactory) -> str:
+    return str(write_tiny_gguf(tmp_path_factory.mktemp("tiny") / "tiny.gguf"))
+
+
+@pytest.fixture(scope="module")
+def loaded(path: str) -> LLM:
+    return LLM(path, page_size=4, chunked_prefill_size=16, max_total_tokens=4096, threads=1, paranoid=True)
+
+
+@pytest.fixture
+def llm(loaded: LLM) -> Iterator[LLM]:
+    """Nothing may be left of any test's requests."""
+    yield loaded
+    assert held(loaded) == (0, 0)
+
+
+def held(llm: LLM) -> tuple[int, int]:
+    """Pages that requests own, and unfinished requests."""
+    stats = llm.engine.stats()
+    pages = sum(use.private + use.referenced for use in llm.engine.cache.stats().components)
+    return pages, stats.running + stats.waiting
+
+
+def joined(pieces: list[Piece]) -> Completion:
+    """What the pieces of a stream come to; only the last may say why it ended."""
+    *others, last = pieces
+    assert all(piece.finish_reason is None and piece.usage is None for piece in others)
+    assert last.finish_reason is not None and last.usage is not None
+    return Completion(
+        "".join(piece.text for piece in pieces),
+        tuple(itertools.chain.from_iterable(piece.token_ids for piece in pieces)),
+        tuple(itertools.chain.from_iterable(piece.logprobs for piece in pieces)),
+        last.finish_reason,
+        last.usage,
+    )
+
+
+def content(completion: Completion) -> tuple[object, ...]:
+    """All but the cached tokens, which depend on what was asked before."""
+    usage = completion.usage
+    counts = usage.prompt_tokens, usage.completion_tokens
+    return completion.text, completion.token_ids, completion.logprobs, completion.finish_reason, counts
+
+
+# ---------------------------------------------------------------- what comes out
+
+
+def test_prompts_come_back_in_order_each_as_alone(llm: LLM) -> None:
+    together = llm.generate(PROMPTS, max_tokens=12, **SAMPLED)
+    alone = [llm.generate(prompt, max_tokens=12, **SAMPLED) for prompt in PROMPTS]
+    assert [[content(completion)] for completion in together] == [
+        [content(completion) for completion in completions] for completions in alone
+    ]
+    assert together[0].text == together[-1].text != together[1].text
+
+
+def test_more_prompts_than_run_at_once_are_all_answered(llm: LLM) -> None:
+    completions = llm.generate([[BOS, 4 + n] for n in range(100)], max_tokens=3, ignore_eos=True)
+    assert [len(completion.token_ids) for completion in completions] == [3] * 100
+
+
+@pytest.mark.parametrize("options", [{}, {"stop": ["e", "th"]}, SAMPLED, {**SAMPLED, "stop": "a"}])
+@pytest.mark.parametrize("prompt", PROMPTS[:5])
+def test_a_stream_is_what_generate_gives(llm: LLM, prompt: str, options: dict[str, Any]) -> None:
+    whole = llm.generate(prompt, max_tokens=30, **options)[0]
+    pieces = list(llm.stream(prompt, max_tokens=30, **options))
+    assert content(joined(pieces)) == content(whole)
+
+
+def test_each_token_has_a_log_probability_and_usage_counts_them(llm: LLM) -> None:
+    completion = llm.generate(PROMPTS[0], max_tokens=9, **SAMPLED)[0]
+    assert len(completion.token_ids) == len(completion.logprobs) == 9
+    assert all(value < 0 for value in completion.logprobs)
+    assert completion.usage.completion_tokens == 9
+    assert completion.usage.prompt_tokens == len(llm.tokenizer.encode(PROMPTS[0]))
+    assert completion.finish_reason is FinishReason.LENGTH
+    assert completion.text == llm.tokenizer.decode(completion.token_ids)
+
+
+def test_prompts_may_be_ids_of_any_integer_kind(llm: LLM) -> None:
+    ids = llm.tokenizer.encode(PROMPTS[0])
+    expected = content(llm.generate(PROMPTS[0], max_tokens=5)[0])
+    prompts: list[Any] = [ids, ids.tolist(), tuple(ids), ids.astype(np.uint16), list(ids)]
+    for prompt in prompts:
+        (completion,) = llm.generate(prompt, max_tokens=5)
+        assert content(completion) == expected
+        assert content(llm.generate([prompt, "a"], max_tokens=5)[0]) == expected
+
+
+def test_no_prompts_give_no_completions(llm: LLM) -> None:
+    assert llm.generate([]) == []
+
+
+def test_no_tokens_wanted_are_none_given(llm: LLM) -> None:
+    completion = llm.generate("the", max_tokens=0)[0]
+    assert (completion.text, completion.token_ids, completion.finish_reason) == ("", (), "length")
+
+
+def test_an_output_ends_with_the_context(llm: LLM) -> None:
+    ids = [BOS, *[4 + n % 200 for n in range(llm.context - 6)]]
+    completion = llm.generate(ids, max_tokens=100, ignore_eos=True)[0]
+    assert completion.usage.prompt_tokens + completion.usage.completion_tokens == llm.context
+    assert completion.finish_reason is FinishReason.LENGTH
+
+
+def test_seeds_make_texts(llm: LLM) -> None:
+    def text(seed: int) -> str:
+        return llm.generate("the", max_tokens=20, temperature=1.0, ignore_eos=True, seed=seed)[0].text
+
+    assert text(1) == text(1)
+    assert len({text(seed) for seed in range(4)}) == 4
+
+
+# ---------------------------------------------------------------- stop strings
+
+
+def test_a_stop_string_ends_an_output_before_it(llm: LLM) -> None:
+    whole = llm.generate(PROMPTS[0], max_tokens=30, **SAMPLED)[0]
+    stop = whole.text[10:13]
+    stopped = llm.generate(PROMPTS[0], max_tokens=30, stop=[stop, "never"], **SAMPLED)[0]
+    assert stopped.text == whole.text[: whole.text.index(stop)]
+    assert stopped.finish_reason is FinishReason.STOP
+    count = len(stopped.token_ids)
+    assert stopped.usage.completion_tokens == count < 30
+    assert stopped.token_ids == whole.token_ids[:count]
+
+
+def test_a_stopped_output_tells_its_cached_tokens_too(llm: LLM) -> None:
+    prompt = "one prompt that is asked two times"
+    text = llm.generate(prompt, max_tokens=30, **SAMPLED)[0].text
+    stopped = llm.generate(prompt, max_tokens=30, stop=text[5:7], **SAMPLED)[0]
+    assert stopped.finish_reason is FinishReason.STOP
+    assert stopped.usage.cached_tokens > len(prompt) // 2
+
+
+# ---------------------------------------------------------------- prefixes
+
+
+def test_prefixes_stay_from_call_to_call(llm: LLM) -> None:
+    prompt = "nobody has begun like this before, and whoever does so again finds it"
+    first, again = (llm.generate(prompt, max_tokens=4)[0] for _ in range(2))
+    assert first.usage.cached_tokens < 4
+    assert again.usage.cached_tokens >= first.usage.prompt_tokens - 4
+    assert content(again) == content(first)
+    longer = llm.generate(prompt + " and more", max_tokens=1)[0]
+    assert longer.usage.cached_tokens >= first.usage.prompt_tokens - 8
+
+
+def test_without_the_prefix_cache_nothing_is_found(path: str) -> None:
+    llm = LLM(path, disable_radix_cache=True, threads=1)
+    completions = [llm.generate(PROMPTS[0] * 3, max_tokens=4)[0] for _ in range(2)]
+    assert [completion.usage.cached_tokens for completion in completions] == [0, 0]
+    assert content(completions[0]) == content(completions[1])
+
+
+# ---------------------------------------------------------------- streams
+
+
+def test_a_stream_that_is_closed_early_gives_its_pages_back(llm: LLM) -> None:
+    stream = llm.stream(PROMPTS[0], max_tokens=1000, ignore_eos=True)
+    next(stream)
+    pages, requests = held(llm)
+    assert (pages > 0, requests) == (True, 1)
+    stream.close()
+    assert held(llm) == (0, 0)
+
+
+def test_a_stream_that_is_dropped_gives_its_pages_back(llm: LLM) -> None:
+    for number, _ in enumerate(llm.stream(PROMPTS[0], max_tokens=1000, ignore_eos=True)):
+        if number == 5:
+            break
+    assert held(llm) == (0, 0)
+
+
+def test_a_stream_nobody_reads_asks_nothing(llm: LLM) -> None:
+    stream = llm.stream("the")
+    assert held(llm) == (0, 0)
+    stream.close()
+
+
+def test_streams_may_be_read_in_turns(llm: LLM) -> None:
+    expected = [content(c) for c in llm.generate(PROMPTS, max_tokens=16, **SAMPLED)]
+    streams = [llm.stream(prompt, max_tokens=16, **SAMPLED) for prompt in PROMPTS]
+    rounds = list(itertools.zip_longest(*streams))
+    for number, whole in enumerate(expected):
+        pieces = [row[number] for row in rounds if row[number] is not None]
+        assert content(joined(pieces)) == whole
+
+
+def test_other_work_within_a_stream_does_not_disturb_it(llm: LLM) -> None:
+    expected = content(llm.generate(PROMPTS[0], max_tokens=16, **SAMPLED)[0])
+    other = content(llm.generate(PROMPTS[1], max_tokens=40, **SAMPLED)[0])
+    pieces = []
+    for piece in llm.stream(PROMPTS[0], max_tokens=16, **SAMPLED):
+        pieces.append(piece)
+        if len(pieces) == 3:
+            assert content(llm.generate(PROMPTS[1], max_tokens=40, **SAMPLED)[0]) == other
+    assert content(joined(pieces)) == expected
+
+
+# ---------------------------------------------------------------- refusals
+
+
+def test_one_bad_prompt_refuses_all_and_leaves_nothing_running(llm: LLM) -> None:
+    too_long = [5] * (llm.context + 1)
+    with pytest.raises(RequestTooLarge, match=str(llm.context + 1)) as caught:
+        llm.generate([[5], too_long, [5]], max_tokens=500)
+    assert caught.value.code == "context_length_exceeded"
+    assert held(llm) == (0, 0)
+    with pytest.raises(BadRequest):
+        llm.generate([[5], [llm.tokenizer.vocab_size]], max_tokens=500)
+    with pytest.raises(RequestTooLarge):
+        list(llm.stream(too_long))
+
+
+@pytest.mark.parametrize(
+    "prompt",
+    [[-1], [10**6], [10**30], [1.5], [[1, 2], [1.5]], [None], [[[1]]], [[]], [True, "a"]],
+)
+def test_what_is_no_prompt_is_refused(llm: LLM, prompt: Any) -> None:
+    with pytest.raises(BadRequest) as caught:
+        llm.generate(prompt)
+    assert caught.value.param == "prompt"
+    with pytest.raises(BadRequest):
+        list(llm.stream(prompt))
+
+
+def test_what_is_no_text_is_refused(llm: LLM) -> None:
+    with pytest.raises(BadRequest, match="Unicode"):
+        llm.generate(["the", "\ud800"])
+
+
+@pytest.mark.parametrize(
+    ("option", "value"),
+    [
+        ("max_tokens", -1),
+        ("temperature", -0.5),
+        ("temperature", float("nan")),
+        ("top_p", 1.5),
+        ("top_p", -0.1),
+        ("min_p", 2.0),
+        ("top_k", -1),
+        ("stop", [""]),
+    ],
+)
+def test_an_option_out_of_range_is_refused_by_name(llm: LLM, option: str, value: object) -> None:
+    options: dict[str, Any] = {option: value}
+    with pytest.raises(BadRequest, match=option):
+        llm.generate("the", **options)
+
+
+def test_an_option_that_does_not_exist_is_an_error(llm: LLM, path: str) -> None:
+    misspelt: dict[str, Any] = {"max_token": 5}
+    with pytest.raises(TypeError, match="max_token"):
+        llm.generate("the", **misspelt)
+    with pytest.raises(TypeError, match="pagesize"):
+        LLM(path, pagesize=5)  # type: ignore[call-arg]
+
+
+def test_a_step_that_fails_is_raised_and_the_next_call_works(llm: LLM) -> None:
+    expected = content(llm.generate(PROMPTS[0], max_tokens=4)[0])
+
+    def broken(work: StepWork) -> StepResult:
+        raise MemoryError("as asked")
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(llm.engine.runner, "run", broken)
+        with pytest.raises(Exception, match="as asked"):
+            llm.generate(["the", "a"], max_tokens=4)
+    assert held(llm) == (0, 0)
+    assert content(llm.generate(PROMPTS[0], max_tokens=4)[0]) == expected
+
+
+def test_what_cannot_be_built_is_told(path: str, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="--max-total-tokens"):
+        LLM(path, max_total_tokens=0)
+    with pytest.raises(ConfigError, match="KV pools"):
+        LLM(path, max_total_tokens=8, swa_full_tokens_ratio=0.1)
+    with pytest.raises(ModelFileError, match=r"nothing\.gguf"):
+        LLM(str(tmp_path / "nothing.gguf"))
+
+
+def test_request_ids_are_never_used_again(llm: LLM) -> None:
+    seen: list[RequestId] = []
+    run = llm.engine.runner.run
+
+    def record(work: StepWork) -> StepResult:
+        seen.extend(span.request for span in work.spans)
+        return run(work)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(llm.engine.runner, "run", record)
+        for _ in range(3):
+            llm.generate(["a"], max_tokens=1)
+    assert len(set(seen)) == 3

@@ -1,0 +1,88 @@
+"""Report A over HTTP: a window pool a tenth of the full one, chunks of 128, eight clients, too few pages."""
+
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+
+import httpx
+import pytest
+from tests.english import passage, random_words
+from tests.over_http import Json, complete, events, samples, streamed_text
+from tests.serving import Serving, serving
+from tests.tiny import TinyShape, write_tiny_gguf
+
+from transom.weights.builtin import resolve_model
+
+CLIENTS = 8
+FLAGS = ("--swa-full-tokens-ratio", "0.1", "--threads", "1")
+RETRACTIONS = "transom:num_retracted_requests_total"
+NO_CACHE = "--disable-radix-cache"
+
+
+@dataclass(frozen=True)
+class Ask:
+    """One client's wish. Sampled with a seed of its own, so that texts do not fall into repetition."""
+
+    prompt: str
+    tokens: int
+    seed: int
+
+    def fields(self) -> Json:
+        return {"max_tokens": self.tokens, "temperature": 0.7, "seed": self.seed, "ignore_eos": True}
+
+
+@pytest.mark.model
+@pytest.mark.parametrize("flags", [(), (NO_CACHE,)], ids=["cached", "uncached"])
+def test_retraction_over_http_on_the_default_model(flags: tuple[str, ...]) -> None:
+    """Eight that fit as they come and not as they grow; some share a beginning, one exceeds the window."""
+    resolve_model(None)
+    prompts = [
+        *(f"{passage(1, 200)}\n{random_words(n, 10)}" for n in range(3)),
+        passage(20, 2600),
+        *(passage(10 + n, 200) for n in range(4)),
+    ]
+    asks = [Ask(prompt, 72, seed) for seed, prompt in enumerate(prompts)]
+    with serving(*FLAGS, "--chunked-prefill-size", "128", "--max-total-tokens", "6080", *flags) as server:
+        texts_survive_retraction(server, asks)
+
+
+@pytest.mark.parametrize("flags", [(), (NO_CACHE,)], ids=["cached", "uncached"])
+@pytest.mark.parametrize("page_size", ["1", "4"])
+def test_retraction_over_http_with_every_invariant_checked(
+    tmp_path: Path, page_size: str, flags: tuple[str, ...]
+) -> None:
+    """The same on a tiny model whose window is 160, checked after every step."""
+    stem = "the rain in the hat"
+    prompts = [stem[: 3 * n] + random_words(n, 2) for n in range(CLIENTS)]
+    asks = [Ask(prompt, 100, seed) for seed, prompt in enumerate(prompts)]
+    sizes = ("--page-size", page_size, "--chunked-prefill-size", "16", "--max-total-tokens", "2000")
+    model = write_tiny_gguf(tmp_path / "tiny.gguf", shape=TinyShape(window=160))
+    with serving(*FLAGS, *sizes, "--paranoid", *flags, model=model) as server:
+        texts_survive_retraction(server, asks)
+
+
+def texts_survive_retraction(server: Serving, asks: Sequence[Ask]) -> None:
+    """All at once, half of them streamed, then one at a time, cold: the texts are the same."""
+    assert len(asks) == CLIENTS
+    with server.client() as http:
+        with ThreadPoolExecutor(CLIENTS) as threads:
+            together = list(threads.map(lambda ask: text(http, ask, stream=ask.seed % 2 == 0), asks))
+        assert samples(http)[RETRACTIONS] > 0
+        assert samples(http)["transom:request_finish_total/length"] == CLIENTS
+        for ask, words in zip(asks, together, strict=True):
+            http.post("/flush_cache")
+            assert text(http, ask, stream=False) == words, ask
+
+
+def text(http: httpx.Client, ask: Ask, *, stream: bool) -> str:
+    if stream:
+        options = {"stream_options": {"include_usage": True}}
+        body = {"prompt": ask.prompt, **ask.fields(), **options}
+        chunks = events(http, "/v1/completions", body)
+        assert chunks[-1]["usage"]["completion_tokens"] == ask.tokens
+        return streamed_text(chunks)
+    answer = complete(http, ask.prompt, **ask.fields())
+    assert answer["usage"]["completion_tokens"] == ask.tokens
+    words: str = answer["choices"][0]["text"]
+    return words

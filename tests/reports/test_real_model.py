@@ -1,0 +1,178 @@
+"""Report B on the default model, and random schedules of it: all logits are cold, to the bit."""
+
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+import pytest
+from tests.engine.schedules import (
+    OUTPUTS_MAX,
+    Played,
+    RecordingRunner,
+    assert_equal_to_cold,
+    build,
+    play,
+    random_arrivals,
+    random_requests,
+)
+from tests.english import passage
+
+from transom.config import EngineConfig
+from transom.engine.engine import Engine
+from transom.models.load import load_model
+from transom.models.spec import Model
+from transom.ops.choose import choose_ops
+from transom.ops.protocol import Ops
+from transom.sched.turn import Command, Submit, turn
+from transom.values import Request, RequestId, Tokens
+from transom.weights.builtin import resolve_model
+from transom.weights.gguf import read_gguf
+from transom.weights.tokenizer import load_tokenizer
+
+pytestmark = pytest.mark.model
+
+FULL, WINDOW = 0, 1
+PREFIX, PREFIX_PAGES = 320, 20
+TURNS_MAX = 400
+EARLY_VOCABULARY = 50_000
+
+
+@pytest.fixture(scope="module")
+def ops() -> Ops:
+    """One thread: the tests may be sharing the machine with others of their kind."""
+    return choose_ops(1)
+
+
+@pytest.fixture(scope="module")
+def model() -> Model:
+    return load_model(read_gguf(resolve_model(None)))
+
+
+@pytest.fixture(scope="module")
+def text() -> Tokens:
+    """Enough English for prompts that share nothing."""
+    return load_tokenizer(None).encode(passage(7, 16_000), bos=False)
+
+
+# ---------------------------------------------------------------- report B
+
+
+@dataclass
+class Stage:
+    """An engine and all it was asked. Every turn is followed by a check of all invariants."""
+
+    engine: Engine
+    runner: RecordingRunner
+    requests: list[Request] = field(default_factory=list)
+    played: Played = field(default_factory=Played)
+
+    def ask(self, prompt: Tokens, outputs: int) -> Request:
+        """A new request, after whose submission one turn was taken."""
+        request = Request(RequestId(len(self.requests) + 1), prompt, outputs)
+        self.requests.append(request)
+        self.turn(Submit(request))
+        return request
+
+    def turn(self, *commands: Command) -> None:
+        outcome = turn(self.engine.scheduler, commands, self.runner)
+        assert outcome.failure is None and not outcome.rejected, outcome
+        self.engine.cache.check()
+        for event in outcome.events:
+            self.played.hear(event)
+
+    def serve(self, prompt: Tokens, outputs: int = 1) -> Request:
+        """A request that has ended; others may still run."""
+        request = self.ask(prompt, outputs)
+        self.finish(request)
+        return request
+
+    def finish(self, request: Request) -> None:
+        for _ in range(TURNS_MAX):
+            if request.id in self.played.ended:
+                return
+            self.turn()
+        raise AssertionError(f"{request.id} not ended after {TURNS_MAX} turns")
+
+    def cached(self, prompt: Tokens) -> int:
+        """Tokens that a request for this and one more would find."""
+        cache = self.engine.cache
+        longer = np.append(prompt, np.int32(5))
+        return cache.offer(cache.namespace(RequestId(999), ""), longer).begin.start
+
+    def row(self, request: Request, component: int) -> list[int]:
+        running = self.engine.scheduler._running.find(request.id)
+        assert running is not None, "it still runs"
+        return [int(page) for page in self.engine.cache.rows[component].table[running.holding.row]]
+
+
+def test_locked_full_survives_recovery_on_the_default_model(ops: Ops, model: Model, text: Tokens) -> None:
+    """B reads the full pages of a prefix whose window was taken; C computes the same tokens and is filed."""
+    config = EngineConfig(
+        chunked_prefill_size=128, max_total_tokens=4096, swa_full_tokens_ratio=0.31, max_running_requests=8
+    )
+    stage = Stage(*build(model, ops, config))
+    prefix, *others = np.split(text[:3200], [PREFIX, 880, 1440, 2000, 2560])
+    prefix = np.append(np.int32(2), prefix[:-1])
+    stage.serve(prefix)
+    assert stage.cached(prefix) == PREFIX
+
+    reader = stage.ask(np.append(prefix, others[0]), OUTPUTS_MAX)
+    while reader.id not in stage.played.outputs:
+        stage.turn()
+    locked = stage.row(reader, FULL)[:PREFIX_PAGES]
+    assert 0 not in locked
+    for pressure in others[1:4]:
+        if stage.cached(prefix) > 0:
+            stage.serve(pressure)
+    assert stage.cached(prefix) == 0, "no window of the prefix is left"
+
+    before = stage.engine.cache.stats().components
+    recoverer = stage.serve(np.append(prefix, others[0][:40][::-1]), 2)
+    after = stage.engine.cache.stats().components
+    assert stage.played.ended[recoverer.id].usage.cached_tokens == 0
+    holes = after[WINDOW].holes_filled - before[WINDOW].holes_filled
+    survivors = after[WINDOW].duplicates_returned - before[WINDOW].duplicates_returned
+    assert holes + survivors == PREFIX_PAGES and holes > survivors
+    assert after[FULL].duplicates_returned - before[FULL].duplicates_returned == PREFIX_PAGES
+    assert stage.row(reader, FULL)[:PREFIX_PAGES] == locked
+    assert stage.cached(prefix) == PREFIX
+
+    heir = stage.serve(np.append(prefix, others[4][:60]), 4)
+    assert stage.played.ended[heir.id].usage.cached_tokens == PREFIX
+    stage.finish(reader)
+    assert stage.played.ended[reader.id].usage.cached_tokens == PREFIX
+    assert_equal_to_cold(ops, model, stage.requests, stage.played, stage.runner)
+
+
+# ---------------------------------------------------------------- random schedules
+
+
+@pytest.mark.parametrize(
+    ("page_size", "longest", "window_share"), [(16, 120, 1.0), (64, 120, 1.0), (16, 640, 0.7)]
+)
+def test_random_schedules_of_the_default_model_are_cold_to_the_bit(
+    ops: Ops, model: Model, page_size: int, longest: int, window_share: float
+) -> None:
+    """Pools with room for one and a half of the longest, so that what was admitted outgrows them."""
+    rng = random.Random(page_size + longest)
+    config = EngineConfig(
+        page_size=page_size,
+        chunked_prefill_size=32,
+        max_total_tokens=int((longest + OUTPUTS_MAX + page_size) * 1.5),
+        swa_full_tokens_ratio=window_share,
+        max_running_requests=8,
+    )
+    engine, runner = build(model, ops, config)
+    requests = random_requests(rng, 8, EARLY_VOCABULARY, longest)
+    played = play(engine, runner, random_arrivals(rng, requests))
+    assert_equal_to_cold(ops, model, requests, played, runner)
+    counts = engine.scheduler.stats()
+    assert counts.cached_tokens > 0 and counts.retractions > 0, counts
+    assert_some_prompt_was_split(requests, runner)
+
+
+def assert_some_prompt_was_split(requests: Sequence[Request], runner: RecordingRunner) -> None:
+    lengths = {request.id: len(request.prompt) for request in requests}
+    first = [(number, end) for number, start, end in runner.spans if start == 0 and number in lengths]
+    assert any(end < lengths[number] for number, end in first), runner.spans

@@ -1,0 +1,172 @@
+"""Small wrong edits to kv/, one at a time: which of them do the tests notice?
+
+  python tools/mutants.py              all; a table on standard output
+  python tools/mutants.py NAME ...     these
+  python tools/mutants.py --docs FILE  all, and the table into that page's section
+
+Each runs in a copy of the tree, under a time limit; a test that hangs has noticed too.
+"""
+
+import argparse
+import datetime
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+
+from tools.wrong_edits import MUTANTS, Mutant
+
+ROOT = Path(__file__).resolve().parent.parent
+COPIED = ("src", "tests", "docs", "pyproject.toml", "README.md")
+HEADING = "## Mutants of kv/"
+LIMIT_SECONDS = 900
+
+SUITE = (
+    "tests/kv/test_pool.py",
+    "tests/kv/test_cache.py",
+    "tests/kv/test_tree.py",
+    "tests/kv/test_recency.py",
+    "tests/kv/test_layout.py",
+    "tests/kv/test_journal.py",
+    "tests/fuzz",
+    "tests/reports",
+    "tests/faults",
+    "tests/exhaustive",
+    "tests/kv",
+)
+"""What is fast first: with -x, the first test that notices ends the run."""
+
+LEFT_OUT = ("--ignore=tests/reports/test_http_retraction.py", "--ignore=tests/mutants")
+"""Slow to say what others say at once; and what asserts that the code is as it was."""
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    mutant: Mutant
+    suite: tuple[str, ...]
+    killer: str
+    """The test that noticed, or the limit that was passed; empty if none did."""
+    seconds: float
+
+
+# ---------------------------------------------------------------- judging
+
+
+def judge(mutant: Mutant, suite: tuple[str, ...]) -> Verdict:
+    """Runs `suite` on a copy of the tree with the edit."""
+    with tempfile.TemporaryDirectory(prefix="mutant-") as folder:
+        tree = Path(folder)
+        copy_tree(tree)
+        mutant.apply(tree)
+        start = time.monotonic()
+        killer = _run(tree, suite)
+        return Verdict(mutant, suite, killer, time.monotonic() - start)
+
+
+def copy_tree(tree: Path) -> None:
+    ignored = shutil.ignore_patterns("__pycache__", ".hypothesis")
+    for name in COPIED:
+        source = ROOT / name
+        if source.is_dir():
+            shutil.copytree(source, tree / name, ignore=ignored)
+        else:
+            shutil.copy(source, tree / name)
+
+
+def _run(tree: Path, suite: tuple[str, ...]) -> str:
+    """The test that failed first, or the limit passed, or nothing."""
+    options = ("-x", "-q", "-m", "not slow and not model", "-p", "no:cacheprovider", *LEFT_OUT)
+    there = [path for path in suite if (tree / path).exists()]
+    environment = {**os.environ, "PYTHONPATH": str(tree / "src"), "PYTHONDONTWRITEBYTECODE": "1"}
+    try:
+        done = subprocess.run(
+            [sys.executable, "-m", "pytest", *options, "--timeout=120", *there],
+            cwd=tree,
+            env=environment,
+            capture_output=True,
+            text=True,
+            timeout=LIMIT_SECONDS,
+        )
+    except subprocess.TimeoutExpired:
+        return f"no end within {LIMIT_SECONDS} s"
+    if done.returncode == 0:
+        return ""
+    found = re.search(r"^(?:FAILED|ERROR) (.+?)(?: - |$)", done.stdout, re.MULTILINE)
+    return found[1] if found else f"exit status {done.returncode}"
+
+
+def verdicts(names: list[str], jobs: int) -> list[Verdict]:
+    """One per mutant and suite that must notice; those asked for, or all. Printed as they come."""
+    chosen = [mutant for mutant in MUTANTS if not names or mutant.name in names]
+    work = [(mutant, suite) for mutant in chosen for suite in (SUITE, *((alone,) for alone in mutant.alone))]
+    found: list[Verdict] = []
+    with ThreadPoolExecutor(jobs) as pool:
+        for verdict in pool.map(lambda pair: judge(*pair), work):
+            found.append(verdict)
+            where = "" if verdict.suite == SUITE else f" by {verdict.suite[0]} alone"
+            said = f"killed{where}: {verdict.killer}" if verdict.killer else f"SURVIVED{where}"
+            print(f"{verdict.mutant.name:32} {verdict.seconds:6.1f} s  {said}", flush=True)
+    return found
+
+
+# ---------------------------------------------------------------- telling
+
+
+def section(found: list[Verdict], commit: str, day: datetime.date) -> str:
+    """The section of docs/proof.md."""
+    whole = [verdict for verdict in found if verdict.suite == SUITE]
+    killed = sum(bool(verdict.killer) for verdict in whole)
+    lines = [
+        HEADING,
+        "",
+        f"{day.isoformat()}, commit {commit}: {killed} of {len(whole)} small wrong edits are noticed by the fast",
+        f"tests ({killed / len(whole):.1%}). `make mutants` tries them; `tools/wrong_edits.py` has them.",
+        "",
+        "| edit | file | noticed by |",
+        "|---|---|---|",
+    ]
+    for verdict in found:
+        where = "" if verdict.suite == SUITE else f" ({verdict.suite[0]} alone)"
+        why = verdict.mutant.survives or "to be explained"
+        told = f"`{verdict.killer}`" if verdict.killer else f"nobody: {why}"
+        lines.append(f"| {verdict.mutant.name}{where} | {verdict.mutant.file} | {told} |")
+    return "\n".join(lines) + "\n"
+
+
+def replace_section(page: str, text: str) -> str:
+    """`page` with its section of that heading replaced, or appended."""
+    pattern = re.compile(rf"^{re.escape(HEADING)}\n.*?(?=^## |\Z)", re.MULTILINE | re.DOTALL)
+    if pattern.search(page):
+        return pattern.sub(lambda _: text + "\n", page).rstrip("\n") + "\n"
+    return page.rstrip("\n") + "\n\n" + text
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description="wrong edits to kv/, and which tests notice")
+    parser.add_argument("names", nargs="*")
+    parser.add_argument("--docs", type=Path, help="page whose section is rewritten")
+    parser.add_argument("--jobs", type=int, default=1)
+    options = parser.parse_args()
+    found = verdicts(options.names, options.jobs)
+    unexplained = [v.mutant.name for v in found if not v.killer and not v.mutant.survives]
+    if options.docs:
+        git = ("git", "rev-parse", "--short", "HEAD")
+        commit = subprocess.run(git, cwd=ROOT, capture_output=True, text=True).stdout.strip()
+        text = section(found, commit, datetime.date.today())
+        page = options.docs.read_text(encoding="utf-8")
+        options.docs.write_text(replace_section(page, text), encoding="utf-8")
+    noticed = sum(bool(verdict.killer) for verdict in found)
+    print(f"{noticed} of {len(found)} noticed; unexplained: {unexplained or 'none'}")
+    return 1 if unexplained else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
