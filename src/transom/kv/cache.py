@@ -350,8 +350,8 @@ class HybridCache:
     def _give_up_inexact(self, holding: Holding) -> None:
         """Two kinds of page must not get into the tree. They have slid by now, or may.
 
-        What a repair computed before windows are exact; and a page begun in its middle with nothing to copy its
-        beginning from, which a component has that needed nothing at `start`.
+        What a repair computed before windows are exact; and a page begun in its middle with nothing to copy
+        its beginning from, which a component has that needed nothing at `start`.
         """
         for component, (kept, exact) in enumerate(zip(holding.kept, holding.exact, strict=True)):
             self._let_go(holding, component, kept, max(kept, exact))

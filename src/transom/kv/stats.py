@@ -23,8 +23,8 @@ class ComponentStats:
 
 @dataclass(frozen=True, slots=True)
 class CacheStats:
-    """`hit_tokens` were not computed, by hits or by `repairs`; `pages_copied` were partial pages of hits, over
-    all components.
+    """`hit_tokens` were not computed, thanks to hits or repairs; `pages_copied` were partial pages of hits,
+    over all components.
     """
 
     components: tuple[ComponentStats, ...]
