@@ -216,6 +216,7 @@ class World:
         patience: int = 8,
         outputs_expected: int = 1,
         prefix_gain_min: int = 1,
+        layers: tuple[int, ...] = (),
     ) -> None:
         components: tuple[ComponentSpec, ...] = (Full(), *(Window(w, name=f"window{w}") for w in windows))
         least = minimum(components, page, context)
@@ -226,6 +227,7 @@ class World:
             rows=rows,
             context=context,
             prefix_caching=caching,
+            layers=layers,
         )
         self.context = context
         self.cache = HybridCache(layout)

@@ -95,7 +95,7 @@ def found_again(
         return Hit(path, begin)
     if not within:
         return None if rule.hole(begin.start, page) is not None else Hit(path, begin)
-    # With all of the page's tokens, to find the page that was offered; with those before, if more is shared now.
+    # With all of the page's tokens, to find the page offered; with fewer, if by now more of it is shared.
     for end in ((page + 1) * tree.page_bytes, begin.start * TOKEN_BYTES):
         hit = rule.within(page, key[page * tree.page_bytes : end])
         if hit is not None and hit.begin == begin:
@@ -147,8 +147,8 @@ class _Rule:
     def hit(self, start: int, partial: tuple[Node, int] | None = None) -> Hit:
         """At `start`. Full pages may reach further, from a page boundary on.
 
-        Within a page not: its windows may come from a sibling, and a copy's source is never a window page whose
-        full page nobody reads.
+        Within a page not: its windows may come from a sibling, and a copy's source is never a window page
+        whose full page nobody reads.
         """
         full_until = start if partial else max(start, self._full)
         return Hit(self._path, Begin(start, full_until, start), partial)
