@@ -47,7 +47,8 @@ def test_quantized_activations_cost_little_on_english_text() -> None:
     ours_ppl, exact_ppl = np.exp(losses / tokens)
     print(
         f"{tokens} tokens: perplexity {ours_ppl:.4f} against {exact_ppl:.4f} "
-        f"({ours_ppl / exact_ppl - 1:+.3%}), mean KL {divergence / tokens:.5f}, argmax agreement {agreed / tokens:.2%}"
+        f"({ours_ppl / exact_ppl - 1:+.3%}), "
+        f"mean KL {divergence / tokens:.5f}, argmax agreement {agreed / tokens:.2%}"
     )
     assert tokens >= 8000
     assert abs(ours_ppl / exact_ppl - 1) <= 0.005
