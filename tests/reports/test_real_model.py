@@ -107,7 +107,7 @@ class Stage:
 
 
 def test_locked_full_survives_recovery_on_the_default_model(ops: Ops, model: Model, text: Tokens) -> None:
-    """B reads the full pages of a prefix whose window was taken; C computes its windows again and is filed."""
+    """B reads the full pages of a prefix whose window was taken; C rebuilds the window and is filed."""
     config = EngineConfig(
         chunked_prefill_size=128, max_total_tokens=4096, swa_full_tokens_ratio=0.31, max_running_requests=8
     )
