@@ -112,21 +112,26 @@ void PagesArgument::check(int64_t row, int64_t begin, int64_t end) const {
 }
 
 std::vector<Span> checked_spans(const PagesArgument& pages, nb::handle rows, nb::handle starts,
-                                nb::handle offsets, int64_t tokens, int64_t window) {
+                                nb::handle offsets, nb::handle clips, int64_t tokens, int64_t window) {
     const Array<int32_t> r(rows, "rows", 1), s(starts, "starts", 1), o(offsets, "offsets", 1);
     const int64_t n = r.dim(0);
     s.expect(0, n);
     o.expect(0, n + 1);
+    std::optional<Array<int32_t>> c;
+    if (!clips.is_none()) c.emplace(clips, "clips", 1).expect(0, n);
     if (o.at()[0] != 0 || o.at()[n] != tokens) complain("offsets", "must go from 0 to " + number(tokens));
     std::vector<Span> spans;
     spans.reserve(static_cast<size_t>(n));
     for (int64_t i = 0; i < n; ++i) {
         const int64_t token = o.at()[i], count = o.at()[i + 1] - token, start = s.at()[i];
+        const int64_t clip = c ? c->at()[i] : 0;
         if (count < 0 || token > tokens) complain("offsets", "must not fall");
         if (count == 0) continue;
-        const int64_t lowest = window ? std::max<int64_t>(0, start - window + 1) : 0;
+        if (clip < 0 || clip > std::max<int64_t>(0, start))
+            complain("clips", number(clip) + " is not in [0, " + number(start) + "]");
+        const int64_t lowest = window ? std::max(clip, start - window + 1) : clip;
         pages.check(r.at()[i], start < 0 ? start : lowest, start + count);
-        spans.push_back({r.at()[i], start, token, count});
+        spans.push_back({r.at()[i], start, token, count, clip});
     }
     return spans;
 }

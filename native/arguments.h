@@ -62,7 +62,8 @@ private:
     Pages pages_;
 };
 
+// `clips` may be None: 0 for every span.
 std::vector<Span> checked_spans(const PagesArgument&, nb::handle rows, nb::handle starts, nb::handle offsets,
-                                int64_t tokens, int64_t window);
+                                nb::handle clips, int64_t tokens, int64_t window);
 
 }  // namespace transom

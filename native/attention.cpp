@@ -81,8 +81,8 @@ struct Keys {
     int64_t begin, end;
 };
 
-Keys visible(const Attention& a, int64_t position) {
-    return {a.window ? std::max<int64_t>(0, position - a.window + 1) : 0, position + 1};
+Keys visible(const Attention& a, const AttentionPiece& p, int64_t position) {
+    return {a.window ? std::max(p.clip, position - a.window + 1) : p.clip, position + 1};
 }
 
 template <typename Visit>
@@ -91,7 +91,7 @@ void each_row(const Attention& a, const AttentionPiece& p, Visit visit) {
     for (int64_t i = 0; i < p.count; ++i) {
         for (int64_t h = 0; h < group; ++h) {
             const int64_t at = ((p.token + i) * a.heads + p.kv_head * group + h) * a.pages.head_dim;
-            visit(i * group + h, at, visible(a, p.position + i));
+            visit(i * group + h, at, visible(a, p, p.position + i));
         }
     }
 }

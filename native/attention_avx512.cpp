@@ -280,8 +280,8 @@ struct Lines {
     int64_t count;
 };
 
-int64_t first_key(const Attention& a, int64_t position) {
-    return a.window ? std::max<int64_t>(0, position - a.window + 1) : 0;
+int64_t first_key(const Attention& a, const AttentionPiece& p, int64_t position) {
+    return a.window ? std::max(p.clip, position - a.window + 1) : p.clip;
 }
 
 Lines make_lines(const Attention& a, const AttentionPiece& p) {
@@ -299,11 +299,11 @@ Lines make_lines(const Attention& a, const AttentionPiece& p) {
 }
 
 // Sets which keys of the tile each line sees; returns the keys that any does.
-Keys see(const Attention& a, const Lines& lines, int64_t tile) {
+Keys see(const Attention& a, const AttentionPiece& p, const Lines& lines, int64_t tile) {
     Keys keys{key_tile, 0};
     for (int64_t i = 0; i < lines.count; ++i) {
         Line& line = lines.at[i];
-        line.begin = std::max<int64_t>(0, first_key(a, line.position) - tile * key_tile);
+        line.begin = std::max<int64_t>(0, first_key(a, p, line.position) - tile * key_tile);
         line.end = std::min(key_tile, line.position + 1 - tile * key_tile);
         if (line.begin >= line.end) continue;
         keys = {std::min(keys.begin, line.begin), std::max(keys.end, line.end)};
@@ -361,7 +361,7 @@ template <typename E>
 void run_tiles(const Attention& a, const AttentionPiece& p, const Lines& lines) {
     const int64_t dim = a.pages.head_dim;
     for (int64_t tile = p.tile_begin; tile < p.tile_end; ++tile) {
-        const Keys seen = see(a, lines, tile);
+        const Keys seen = see(a, p, lines, tile);
         if (seen.begin >= seen.end) continue;
         Slots<E> keys, values;
         find(a, p, tile, seen, 0, keys);
@@ -422,7 +422,7 @@ void attention_merge(const Attention& a, const AttentionPiece& p) {
     const int64_t dim = a.pages.head_dim;
     for (int64_t i = 0; i < lines.count; ++i) {
         Line& line = lines.at[i];
-        const int64_t from = first_key(a, line.position) / key_tile, to = line.position / key_tile;
+        const int64_t from = first_key(a, p, line.position) / key_tile, to = line.position / key_tile;
         for (int64_t tile = from; tile <= to; ++tile)
             merge_tile(line, partial_of(p, lines.count, tile, i, dim), dim);
         finish(line, dim);

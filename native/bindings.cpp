@@ -152,7 +152,7 @@ void check_heads(const Pages& p, int64_t heads, int64_t kv_heads, int64_t head_d
 
 void rope_store(handle qkv, int64_t heads, int64_t kv_heads, int64_t head_dim, handle q_norm, handle k_norm,
                 float eps, handle cos_sin, handle pages, handle table, int64_t page_size, int64_t layer,
-                handle positions, handle token_rows, handle result) {
+                handle positions, handle token_rows, handle stored, handle result) {
     const PagesArgument kv(pages, table, page_size, layer, true);
     check_heads(kv.get(), heads, kv_heads, head_dim);
     const Array<float> x(qkv, "qkv", 2), angles(cos_sin, "cos_sin", 3), to(result, "result", 3, true);
@@ -166,16 +166,21 @@ void rope_store(handle qkv, int64_t heads, int64_t kv_heads, int64_t head_dim, h
     }
     at.expect(0, tokens);
     rows.expect(0, tokens);
-    for (int64_t t = 0; t < tokens; ++t) kv.check(rows.at()[t], at.at()[t], at.at()[t] + int64_t{1});
-    const RopeStore args{x.at(),      heads,    q_weight.at(), k_weight.at(), eps,
-                         angles.at(), kv.get(), at.at(),       rows.at(),     to.at()};
+    std::optional<Array<uint8_t>> which;
+    if (!stored.is_none()) which.emplace(stored, "stored", 1).expect(0, tokens);
+    const uint8_t* mask = which ? which->at() : nullptr;
+    for (int64_t t = 0; t < tokens; ++t) {
+        if (!mask || mask[t]) kv.check(rows.at()[t], at.at()[t], at.at()[t] + int64_t{1});
+    }
+    const RopeStore args{x.at(),      heads,    q_weight.at(), k_weight.at(), eps, angles.at(),
+                         kv.get(),    at.at(),  rows.at(),     mask,          to.at()};
     Free free;
     over_rows(kernels().rope_store, args, tokens, 4 * x.dim(1));
 }
 
 void attention(handle q, int64_t heads, int64_t kv_heads, int64_t head_dim, int64_t window, float scale,
                float softcap, handle pages, handle table, int64_t page_size, int64_t layer, handle rows,
-               handle starts, handle offsets, handle result) {
+               handle starts, handle offsets, handle clips, handle result) {
     const PagesArgument kv(pages, table, page_size, layer, false);
     check_heads(kv.get(), heads, kv_heads, head_dim);
     if (window < 0) complain("window", "is " + std::to_string(window));
@@ -184,7 +189,7 @@ void attention(handle q, int64_t heads, int64_t kv_heads, int64_t head_dim, int6
     queries.expect(2, head_dim);
     to.expect(0, queries.dim(0));
     to.expect(1, heads * head_dim);
-    const auto spans = checked_spans(kv, rows, starts, offsets, queries.dim(0), window);
+    const auto spans = checked_spans(kv, rows, starts, offsets, clips, queries.dim(0), window);
     Free free;
     launch(Attention{queries.at(), heads, window, scale, softcap, kv.get(), to.at()}, spans);
 }
@@ -278,8 +283,9 @@ void register_kernels(nb::module_& m) {
           nb::arg(), nb::arg(), nb::arg());
     m.def("matmul_float", matmul_float);
     m.def("rope_store", rope_store, nb::arg(), nb::arg(), nb::arg(), nb::arg(), none, none, nb::arg(),
-          nb::arg(), nb::arg(), nb::arg(), nb::arg(), nb::arg(), nb::arg(), nb::arg(), nb::arg());
-    m.def("attention", attention);
+          nb::arg(), nb::arg(), nb::arg(), nb::arg(), nb::arg(), nb::arg(), nb::arg(), none, nb::arg());
+    m.def("attention", attention, nb::arg(), nb::arg(), nb::arg(), nb::arg(), nb::arg(), nb::arg(), nb::arg(),
+          nb::arg(), nb::arg(), nb::arg(), nb::arg(), nb::arg(), nb::arg(), nb::arg(), none, nb::arg());
     m.def("choose", choose);
     m.def("copy_pages", copy_pages);
     m.def("uniform", uniform, "The number that chooses the token at a position, of (seed, position).");

@@ -136,6 +136,7 @@ struct RopeStore {
     Pages pages;
     const int32_t* positions;
     const int32_t* rows;
+    const uint8_t* stored;  // 0: the token's key and value exist; null: all are stored
     float* q;
 };
 
@@ -153,9 +154,9 @@ constexpr int64_t key_tile = 64;
 
 // Queries [first, first + count) of one row (positions follow), the heads of one KV head, and key tiles
 // [tile_begin, tile_end). partial null: all the row's tiles, the result goes to out. Otherwise every
-// tile's (m, l, a) goes to partial, to be merged later.
+// tile's (m, l, a) goes to partial, to be merged later. Keys before clip are masked.
 struct AttentionPiece {
-    int64_t row, token, position, count, kv_head;
+    int64_t row, token, position, count, kv_head, clip;
     int64_t tile_begin, tile_end;
     float* partial;
 };

@@ -32,8 +32,8 @@ void grid(Block<Args> kernel, const Args& a, int64_t row_bytes, int64_t tile_byt
 constexpr int64_t block_rows = 64;       // (query, head) rows that share one conversion of a key tile
 constexpr int64_t smallest_segment = 2;  // tiles
 
-int64_t first_tile(const Attention& a, int64_t position) {
-    return a.window ? std::max<int64_t>(0, position - a.window + 1) / key_tile : 0;
+int64_t first_tile(const Attention& a, const Span& s, int64_t position) {
+    return (a.window ? std::max(s.clip, position - a.window + 1) : s.clip) / key_tile;
 }
 
 // Blocks of queries of every span and KV head, the ones with most keys first.
@@ -45,8 +45,8 @@ std::vector<AttentionPiece> query_blocks(const Attention& a, const std::vector<S
             const int64_t count = std::min(step, s.count - from), position = s.start + from;
             const int64_t last = (position + count - 1) / key_tile + 1;
             for (int64_t h = 0; h < a.pages.kv_heads; ++h) {
-                pieces.push_back(
-                    {s.row, s.token + from, position, count, h, first_tile(a, position), last, nullptr});
+                pieces.push_back({s.row, s.token + from, position, count, h, s.clip,
+                                  first_tile(a, s, position), last, nullptr});
             }
         }
     }

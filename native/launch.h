@@ -24,7 +24,7 @@ void launch(const MatmulPacked&);
 void launch(const MatmulFloat&);
 
 struct Span {
-    int64_t row, start, token, count;
+    int64_t row, start, token, count, clip;
 };
 
 void launch(const Attention&, const std::vector<Span>&);

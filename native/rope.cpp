@@ -31,6 +31,7 @@ void token(const RopeStore& a, int64_t t) {
     const float* cos_sin = a.cos_sin + t * dim;
     for (int64_t h = 0; h < a.heads; ++h)
         head(a, x + h * dim, a.q_norm, cos_sin, a.q + (t * a.heads + h) * dim);
+    if (a.stored && !a.stored[t]) return;
     char* keys = p.slot(a.rows[t], a.positions[t], 0);
     char* values = p.slot(a.rows[t], a.positions[t], 1);
     x += a.heads * dim;

@@ -45,6 +45,50 @@ REPLACE = """\
 """Report B: the incoming pages take the place of the tree's, which are freed whoever reads them."""
 
 MUTANTS = (
+    # ------------------------------------------------------------ repair
+    Mutant(
+        "repair-publishes-inexact",
+        "match.py",
+        "            return grid.keep(self.begin.full_until)\n",
+        "            return self.kept(grid)\n",
+    ),
+    Mutant(
+        "repair-a-window-too-late",
+        "repair.py",
+        "start = min(grid.keep(until) * grid.page_size, first_needed(grid.component, start))",
+        "start = min(grid.keep(until) * grid.page_size, start)",
+    ),
+    Mutant(
+        "repair-forgets-the-page",
+        "repair.py",
+        "start = min(grid.keep(until) * grid.page_size, first_needed(grid.component, start))",
+        "start = first_needed(grid.component, start)",
+    ),
+    Mutant("repair-moved-by-full-layers", "repair.py", "        if not grid.rooted:\n", "        if True:\n"),
+    Mutant(
+        "repair-where-a-hit-is-better",
+        "match.py",
+        "    if start <= hit.begin.start:\n        return None\n",
+        "    if start <= 0:\n        return None\n",
+    ),
+    Mutant(
+        "repair-clips-nothing",
+        "match.py",
+        "Begin(start, until, exact_from, clip=start)",
+        "Begin(start, until, exact_from)",
+    ),
+    Mutant(
+        "full-pages-found-are-given-back",
+        "holding.py",
+        "return max(self.published, grid.floor(self.full_until)) if grid.rooted else self.published",
+        "return self.published",
+    ),
+    Mutant(
+        "full-pages-taken-twice",
+        "holding.py",
+        "return grid.ceil(self.full_until if grid.rooted else self.start)",
+        "return grid.ceil(self.start)",
+    ),
     # ------------------------------------------------------------ the two reports
     Mutant(
         "publish-uncomputed",
@@ -79,7 +123,10 @@ MUTANTS = (
     ),
     Mutant("holes-filled-elsewhere", "publish.py", "fresh + (first - start)", "fresh"),
     Mutant(
-        "merge-what-is-published", "publish.py", "first = max(start, self.holding.published)", "first = start"
+        "merge-what-is-published",
+        "publish.py",
+        "first = max(start, self.holding.shared(grid))",
+        "first = start",
     ),
     Mutant("publish-leaves-empty-tails", "cache.py", "            self.tree.trim(path.end)\n", ""),
     Mutant("publish-is-no-use", "cache.py", "            self._use(path, holding, hit=False)\n", ""),
@@ -93,8 +140,8 @@ MUTANTS = (
     Mutant(
         "nothing-left-to-compute",
         "cache.py",
-        "self._offer(best_hit(self.tree, self.grids, namespace, as_key(tokens, len(tokens) - 1)))",
-        "self._offer(best_hit(self.tree, self.grids, namespace, as_key(tokens, len(tokens))))",
+        "hit = best_hit(self.tree, self.grids, namespace, as_key(tokens, len(tokens) - 1))\n        repair",
+        "hit = best_hit(self.tree, self.grids, namespace, as_key(tokens, len(tokens)))\n        repair",
     ),
     Mutant(
         "salts-meet", "cache.py", "Namespace(self.epoch, salt, request", 'Namespace(self.epoch, "", request'
@@ -102,15 +149,15 @@ MUTANTS = (
     Mutant("uncached-requests-meet", "cache.py", "request if alone else None", "None"),
     Mutant(
         "stale-offer-taken",
-        "cache.py",
-        '        if hit.start < start:\n            raise NoSpace("prefix", start, hit.start)\n',
+        "match.py",
+        "    if path.pages < begin.full_until // grids[0].page_size:\n        return None\n",
         "",
     ),
     Mutant(
         "offer-outgrown",
-        "cache.py",
-        "            if hit.start <= start:\n                return hit\n",
-        "            return hit\n",
+        "match.py",
+        "    for end in ((page + 1) * tree.page_bytes, begin.start * TOKEN_BYTES):",
+        "    for end in ((page + 1) * tree.page_bytes,):",
     ),
     Mutant(
         "hit-unreferenced",
@@ -124,7 +171,7 @@ MUTANTS = (
         "                self.pools[component].reference([source])\n",
         "                pass\n",
     ),
-    Mutant("copy-unasked", "cache.py", "        self._make_room(own, holding.request)\n", ""),
+    Mutant("copy-unasked", "cache.py", "        self._make_room(takes, holding.request)\n", ""),
     Mutant(
         "partial-page-published",
         "cache.py",
@@ -134,31 +181,36 @@ MUTANTS = (
     Mutant(
         "partial-page-not-pinned",
         "cache.py",
-        "pins.append(pool.unreferenced(pages) + (pool.unreferenced([source]) if source else 0))",
-        "pins.append(pool.unreferenced(pages))",
+        " + (pool.unreferenced([source]) if source else 0))",
+        ")",
     ),
-    Mutant("inexact-forgotten", "cache.py", "if partial and not hit.partial_page(c))", "if False)"),
+    Mutant(
+        "inexact-forgotten",
+        "match.py",
+        "begun_nowhere = self.takes(grid) and not self.source(component, grid)",
+        "begun_nowhere = False",
+    ),
     Mutant("inexact-published", "cache.py", "            self._give_up_inexact(holding)\n", ""),
     Mutant("admission-is-no-use", "cache.py", "        self._use(hit.path, holding, hit=True)\n", ""),
     # ------------------------------------------------------------ extend, truncate, slide, drop
     Mutant(
         "extend-into-the-last-page",
-        "cache.py",
-        "first = self.grids[component].entries(holding.allocated)",
-        "first = self.grids[component].entries(holding.allocated) - 1",
+        "holding.py",
+        "grid.entries(max(self.allocated, self.full_until) if grid.rooted else self.allocated)",
+        "grid.floor(max(self.allocated, self.full_until) if grid.rooted else self.allocated)",
     ),
     Mutant("extend-unasked", "cache.py", "            self._make_room(growth, holding.request)\n", ""),
     Mutant(
         "growth-rounds-down",
         "cache.py",
-        "max(0, grid.entries(end) - grid.entries(allocated))",
-        "max(0, grid.floor(end) - grid.floor(allocated))",
+        "max(0, grid.entries(end) - held.covered(grid))",
+        "max(0, grid.floor(end) - held.covered(grid))",
     ),
     Mutant(
         "truncate-cuts-the-page",
         "cache.py",
-        "first, last = grid.entries(end), grid",
-        "first, last = grid.floor(end), grid",
+        "self._return_private(holding, component, holding.covered(grid), last)",
+        "self._return_private(holding, component, max(0, holding.covered(grid) - 1), last)",
     ),
     Mutant(
         "drop-leaves-copies",
@@ -193,7 +245,7 @@ MUTANTS = (
     Mutant(
         "let-go-of-too-little",
         "cache.py",
-        "middle = min(max(start, self.grids[component].shared(holding.published)), end)",
+        "middle = min(max(start, holding.shared(self.grids[component])), end)",
         "middle = start",
     ),
     Mutant(
@@ -266,8 +318,8 @@ MUTANTS = (
     Mutant(
         "row-lacks-what-it-keeps",
         "match.py",
-        "min(grid.keep(hit.start), whole)",
-        "min(grid.keep(hit.start) + 1, whole)",
+        "return self.path.read(component, min(self.kept(grid), found), found)",
+        "return self.path.read(component, min(self.kept(grid) + 1, found), found)",
     ),
     # ------------------------------------------------------------ the tree
     Mutant(
@@ -427,7 +479,12 @@ MUTANTS = (
         'self._journal.assign(self, "admissions", new)',
         "self.admissions = new",
     ),
-    Mutant("every-admission-a-hit", "stats.py", "old.hits + (hit_tokens > 0)", "old.hits + 1"),
+    Mutant(
+        "every-admission-a-hit",
+        "stats.py",
+        "old.hits + (begin.start > 0 and not begin.is_repair)",
+        "old.hits + 1",
+    ),
     Mutant("undone-oldest-first", "journal.py", "self._undos.pop()", "self._undos.pop(0)"),
     Mutant("inner-block-forgets-outer", "journal.py", "        if not self._depth:\n", "        if True:\n"),
     # ------------------------------------------------------------ sizes

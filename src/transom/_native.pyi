@@ -55,6 +55,7 @@ def rope_store(
     layer: int,
     positions: _Array,
     token_rows: _Array,
+    stored: _Array | None,
     result: _Array,
     /,
 ) -> None: ...
@@ -73,6 +74,7 @@ def attention(
     rows: _Array,
     starts: _Array,
     offsets: _Array,
+    clips: _Array | None,
     result: _Array,
     /,
 ) -> None: ...

@@ -162,7 +162,7 @@ def _add_engine_flags(parser: argparse.ArgumentParser) -> None:
         "--swa-full-tokens-ratio",
         type=float,
         metavar="R",
-        help="cut the pools: tokens of the window pool / tokens of the full pool; default: they share the bytes",
+        help="cut the pools: tokens of the window pool / tokens of the full pool; default: both share bytes",
     )
     memory.add_argument(
         "--cache-policy",

@@ -208,6 +208,8 @@ class SpanWork:
     """Compute `tokens` at positions `[start, start + len(tokens))` of row `row`.
 
     `sampling` is None when no logits are wanted; otherwise the token after the last is chosen.
+    `clip` is the first position that components which slide may read. Of the others, keys and values of the
+    tokens before `store_from` exist, and are not stored again.
     """
 
     request: RequestId
@@ -215,9 +217,12 @@ class SpanWork:
     start: int
     tokens: Tokens
     sampling: Sampling | None
+    clip: int = 0
+    store_from: int = 0
 
     def __post_init__(self) -> None:
         assert self.start >= 0 and len(self.tokens) > 0, (self.start, len(self.tokens))
+        assert 0 <= self.clip <= self.start, (self.clip, self.start)
 
     @property
     def end(self) -> int:

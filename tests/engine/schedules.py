@@ -102,7 +102,7 @@ def cold_logits(
         token_rows=np.zeros(count, dtype=np.int32),
     )
     wanted = np.arange(first - 1, count, dtype=np.int32)
-    return forward(ops, model, kv, Batch(np.array(tokens, dtype=np.int32), spans, wanted))
+    return forward(ops, model, kv, Batch(np.array(tokens, dtype=np.int32), (spans,) * len(kv), wanted))
 
 
 def assert_equal_to_cold(

@@ -174,5 +174,14 @@ def _local(driver: Driver, number: int) -> tuple[object, ...]:
     return (
         job.tokens.tolist(),
         _space(driver.cache, held.namespace),
-        (held.start, held.computed, held.allocated, held.published, held.kept, sorted(held.inexact)),
+        (
+            held.start,
+            held.computed,
+            held.allocated,
+            held.published,
+            held.kept,
+            held.exact,
+            held.full_until,
+            held.clip,
+        ),
     )

@@ -125,7 +125,7 @@ class CacheMachine(RuleBasedStateMachine):
 
     def extend(self, job: Job, end: int) -> bool:
         """It succeeds exactly when there is room, and takes exactly what was said."""
-        growth, room = self.cache.growth(job.holding, 0, end), self.cache.space()
+        growth, room = self.cache.growth(job.holding, end), self.cache.space()
         before = self.world.snapshot()
         try:
             self.cache.extend(job.holding, end)
@@ -236,7 +236,7 @@ class CacheMachine(RuleBasedStateMachine):
 
 
 CacheMachine.TestCase.settings = settings(
-    max_examples=150,
+    max_examples=2_000,
     stateful_step_count=40,
     deadline=None,
     derandomize=True,

@@ -50,7 +50,10 @@ def test_matmul_gating_norm_and_embedding_agree_with_the_oracle(matrix: Matrix) 
 
 @pytest.mark.parametrize("window", [None, 1, 30])
 @pytest.mark.parametrize("softcap", [None, 3.0])
-def test_rope_storing_and_attention_agree_with_the_oracle(window: int | None, softcap: float | None) -> None:
+@pytest.mark.parametrize(("clip", "stored_from"), [(0, 0), (61, 77)])
+def test_rope_storing_and_attention_agree_with_the_oracle(
+    window: int | None, softcap: float | None, clip: int, stored_from: int
+) -> None:
     positions = np.arange(70, 90, dtype=np.int32)
     spans = SpanRows(
         rows=np.array([1], dtype=np.int32),
@@ -58,6 +61,8 @@ def test_rope_storing_and_attention_agree_with_the_oracle(window: int | None, so
         offsets=np.array([0, 20], dtype=np.int32),
         positions=positions,
         token_rows=np.full(20, 1, dtype=np.int32),
+        clips=np.array([clip], dtype=np.int32),
+        stored=positions >= stored_from,
     )
     turn = positions[:, np.newaxis] * 100.0 ** (-np.arange(16) / 16)
     cos_sin = np.stack([np.cos(turn), np.sin(turn)], axis=1).astype(np.float32)

@@ -95,6 +95,17 @@ def test_attention_has_the_bits_of_the_reference(
         np.testing.assert_array_equal(run(native, shape, case), run(REFERENCE, shape, case))
 
 
+@pytest.mark.parametrize("window", [None, 7, 100])
+def test_clipped_attention_has_the_bits_of_the_reference(native: NativeOps, window: int | None) -> None:
+    shape = AttentionShape(4, 2, 32, window, 0.3)
+    case = make(shape, SPANS)
+    clips = np.array([0, 125, 63, 200, 40], dtype=np.int32)
+    case = replace(case, spans=replace(case.spans, clips=clips))
+    for row, clip in enumerate(clips):
+        case.kv.rows[row, : clip // 16] = 0
+    np.testing.assert_array_equal(run(native, shape, case), run(REFERENCE, shape, case))
+
+
 @pytest.mark.parametrize("window", [None, 512])
 def test_the_default_models_heads_have_the_bits_of_the_reference(
     native: NativeOps, window: int | None

@@ -98,6 +98,10 @@ BAD: dict[str, tuple[str, Callable[[], object]]] = {
     "past the row": ("positions", lambda: attention(kv(), spans(starts=ints(14)))),
     "start negative": ("positions", lambda: attention(kv(), spans(starts=ints(-1)))),
     "position past the row": ("positions", lambda: rope(kv(), spans(positions=ints(14, 15, 16)))),
+    "clip after the start": ("clips", lambda: attention(kv(), spans(clips=ints(14)))),
+    "clip negative": ("clips", lambda: attention(kv(), spans(clips=ints(-1)))),
+    "clips for other spans": ("clips", lambda: attention(kv(), spans(clips=ints(0, 0)))),
+    "stored for other tokens": ("stored", lambda: rope(kv(), spans(stored=np.ones(2, np.bool_)))),
     "position negative": ("positions", lambda: rope(kv(), spans(positions=ints(-1, 0, 1)))),
     "offsets short of the tokens": ("offsets", lambda: attention(kv(), spans(offsets=ints(0, 2)))),
     "offsets that fall": (
@@ -156,6 +160,12 @@ def test_a_window_does_not_need_the_pages_before_it() -> None:
     attention(kv(rows=ints(0, 2).reshape(1, 2)), spans(), shape=replace(SHAPE, window=4))
     with pytest.raises(ValueError, match=r"kv\.rows"):
         attention(kv(rows=ints(0, 2).reshape(1, 2)), spans(), shape=replace(SHAPE, window=7))
+
+
+def test_a_clip_does_not_need_the_pages_before_it() -> None:
+    attention(kv(rows=ints(0, 2).reshape(1, 2)), spans(clips=ints(8)))
+    with pytest.raises(ValueError, match=r"kv\.rows"):
+        attention(kv(rows=ints(0, 2).reshape(1, 2)), spans(clips=ints(7)))
 
 
 def test_nothing_to_do_is_done() -> None:

@@ -1,5 +1,6 @@
 """Native row kernels: norms, gating, rotation and storing, page copies; the reference's bits."""
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -90,6 +91,23 @@ def test_rotation_and_storing_have_the_bits_of_the_reference(
     np.testing.assert_array_equal(bits(q), bits(expected))
     np.testing.assert_array_equal(bits(ours.pages), bits(theirs.pages))
     assert np.count_nonzero(ours.pages[:, 0]) == 0, "another layer was written"
+
+
+@pytest.mark.parametrize("kv_type", KV_TYPES)
+def test_tokens_not_stored_leave_their_slots_alone_and_need_no_page(native: NativeOps, kv_type: type) -> None:
+    shape = AttentionShape(heads=4, kv_heads=2, head_dim=48, window=None, scale=1.0)
+    qkv, cos_sin, weight = random(0, 7, 8 * 48), random(1, 7, 2, 24), random(2, 48)
+    spans = replace(some_spans(), stored=np.array([0, 0, 1, 0, 1, 1, 0], dtype=np.bool_))
+    results = []
+    for ops in (native, REFERENCE):
+        kv = paged(kv_type, 2, 48)
+        kv.rows[1, 1] = kv.rows[0, 5] = 0
+        q = ops.rope_store(qkv, shape, weight, weight, 1e-6, cos_sin, kv, 1, spans)
+        results.append((bits(q), bits(kv.pages)))
+    for ours, theirs in zip(*results, strict=True):
+        np.testing.assert_array_equal(ours, theirs)
+    written = kv.pages[:, 1].any(axis=(1, 3, 4))
+    assert np.argwhere(written).tolist() == sorted([int(kv.rows[1, p // 3]), p % 3] for p in (6, 8, 9))
 
 
 def test_every_float16_is_rounded_to_as_numpy_rounds(native: NativeOps) -> None:

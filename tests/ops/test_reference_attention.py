@@ -138,6 +138,31 @@ def test_dead_slots_may_hold_nan(page_size: int) -> None:
     np.testing.assert_array_equal(attend(q, poisoned, 144, WINDOWED), attend(q, clean, 144, WINDOWED))
 
 
+@pytest.mark.parametrize("shape", [SHAPE, WINDOWED])
+@pytest.mark.parametrize("clip", [1, 63, 64, 100, 120, 140])
+def test_no_key_before_the_clip_is_read(shape: AttentionShape, clip: int) -> None:
+    """As if the row began there: nothing before it needs a page."""
+    keys, values, q = random(28, 150, 2, 32), random(29, 150, 2, 32), random(30, 10, 4, 32)
+    kv = stored(keys, values, page_size=4, fill=np.nan)
+    spans = replace(spans_of((0, 140, 150)), clips=np.array([clip], dtype=np.int32))
+    kv.rows[0, : max(clip, 0 if shape.window is None else 140 - 22) // 4] = 0
+    got = OPS.attention(q, shape, kv, 1, spans)
+    for t in range(10):
+        first = max(clip, 0 if shape.window is None else 140 + t - 22)
+        k, v = keys[first : 141 + t], values[first : 141 + t]
+        alone = plain_attention(q[t : t + 1], k, v, len(k) - 1, SHAPE)
+        np.testing.assert_allclose(got[t : t + 1], alone, atol=2e-6)
+
+
+def test_a_clip_before_all_windows_changes_no_bit() -> None:
+    keys, values, q = random(31, 150, 2, 32), random(32, 150, 2, 32), random(33, 10, 4, 32)
+    kv, spans = stored(keys, values), spans_of((0, 140, 150))
+    clipped = replace(spans, clips=np.array([140 - 22], dtype=np.int32))
+    np.testing.assert_array_equal(
+        OPS.attention(q, WINDOWED, kv, 1, clipped), OPS.attention(q, WINDOWED, kv, 1, spans)
+    )
+
+
 @pytest.mark.parametrize("window", [1, 2, 7, 16, 64, 65])
 @pytest.mark.parametrize("tokens", [1, 5, 40])
 def test_a_query_sees_exactly_its_window(window: int, tokens: int) -> None:

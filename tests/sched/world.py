@@ -208,7 +208,7 @@ class CheckedScheduler(Scheduler):
         copies = 0
         for intent in admissions:
             if self._id(intent) not in done:
-                assert intent.offer.begin.start > 0 and copies > 0, intent
+                assert intent.offer.begin.full_until > 0 and copies > 0, intent
             copies += sum(intent.offer.takes)
         assert all(self._id(i) in done for i in plan.spans if isinstance(i, Continue))
         return outcome
@@ -237,6 +237,7 @@ class World:
         outputs_expected: int = 1,
         prefix_gain_min: int = 1,
         page_bytes: tuple[int, ...] = (),
+        layers: tuple[int, ...] = (),
     ) -> None:
         """With `page_bytes` all pools share what `pages` would cost; else they are cut so."""
         components: tuple[ComponentSpec, ...] = (
@@ -256,6 +257,7 @@ class World:
             prefix_caching=caching,
             budget=budget,
             page_bytes=page_bytes,
+            layers=layers,
         )
         self.context = context
         self.cache = HybridCache(layout)

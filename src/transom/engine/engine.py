@@ -33,7 +33,8 @@ class Engine:
         self.sizing = size_pools(model.spec, config)
         self.cache = HybridCache(self.sizing.layout)
         self.store = KVStore(self.sizing.shapes, self.sizing.layout.pages)
-        self.runner = ModelRunner(ops, model, self.store, [rows.table for rows in self.cache.rows])
+        tables = [rows.table for rows in self.cache.rows]
+        self.runner = ModelRunner(ops, model, self.store, tables, [grid.rooted for grid in self.cache.grids])
         self.scheduler = Scheduler(self.cache, _limits(config, self.sizing))
 
     def turn(self, commands: Sequence[sched.Command]) -> sched.Turn:

@@ -11,12 +11,19 @@ from transom.values import Choice, StepResult, StepWork
 
 
 class ModelRunner:
-    """Writes the KV bytes. `tables` are the cache's row tables, int32 `[rows, pages]`, read where they lie."""
+    """Writes the KV bytes.
 
-    def __init__(self, ops: Ops, model: Model, store: KVStore, tables: Sequence[I32]) -> None:
+    Per component: the cache's row table, int32 `[rows, pages]`, read where it lies, and whether it is rooted,
+    that is never slides.
+    """
+
+    def __init__(
+        self, ops: Ops, model: Model, store: KVStore, tables: Sequence[I32], rooted: Sequence[bool]
+    ) -> None:
         self._ops = ops
         self._model = model
         self._store = store
+        self._rooted = tuple(rooted)
         self._kv = tuple(store.paged(component, table) for component, table in enumerate(tables))
 
     def run(self, work: StepWork) -> StepResult:
@@ -33,4 +40,4 @@ class ModelRunner:
             self._ops.copy_pages(self._kv[copy.component], copy.source, copy.target, copy.tokens)
         for discard in work.discards:
             self._store.discard(discard.component, discard.pages)
-        return forward(self._ops, self._model, self._kv, assemble(work))
+        return forward(self._ops, self._model, self._kv, assemble(work, self._rooted))

@@ -50,6 +50,7 @@ def size_pools(spec: ModelSpec, config: EngineConfig) -> Sizing:
         budget=budget,
         page_bytes=sizes,
         policy=CachePolicy(config.cache_policy),
+        layers=tuple(layer.component for layer in spec.layers),
     )
     context = longest_alone(layout, chunk=1)
     if context < 2:

@@ -79,10 +79,20 @@ class Driver:
             case do.RunCopies():
                 return self._run_copies()
             case do.Flush():
-                self.cache.flush()
-                return True
+                return self._flush()
         job = self.jobs.get(operation.request)
         return job is not None and self._go_on(operation, job)
+
+    def _flush(self) -> bool:
+        """Nothing that was there is found afterwards, not even what a running request still reads."""
+        epoch = self.cache.epoch
+        self.cache.flush()
+        assert self.cache.epoch > epoch, epoch
+        for request, job in self.jobs.items():
+            namespace = self.cache.namespace(RequestId(request), job.holding.namespace.salt)
+            offer = self.cache.offer(namespace, job.tokens)
+            assert offer == self.cache.cold(), ("found after a flush", offer, job)
+        return True
 
     # ---------------------------------------------------------------- requests that come
 
@@ -154,7 +164,7 @@ class Driver:
         """It succeeds exactly when there is room, and takes exactly what was said."""
         if end <= job.holding.allocated:
             return False
-        growth, room = self.cache.growth(job.holding, 0, end), self.cache.room()
+        growth, room = self.cache.growth(job.holding, end), self.cache.room()
         fits = all(g <= r for g, r in zip(growth, room, strict=True))
         try:
             self.cache.extend(job.holding, end)

@@ -15,7 +15,7 @@ from transom.kv.fork import begin_fork, copy_of, private_entries, share
 from transom.kv.holding import Begin, Holding, Namespace, Offer, Pending
 from transom.kv.journal import Journal, Savepoint, Transaction
 from transom.kv.layout import CacheLayout, PrefixCaching
-from transom.kv.match import Hit, best_hit, page_copied, pages_read
+from transom.kv.match import Hit, best_hit, found_again, repaired
 from transom.kv.pins import Pins
 from transom.kv.pool import PagePool, owner_of
 from transom.kv.publish import Publisher
@@ -81,8 +81,15 @@ class HybridCache:
         return Namespace(self.epoch, salt, request if alone else None)
 
     def offer(self, namespace: Namespace, tokens: Tokens) -> Offer:
-        """The longest hit that leaves at least one token of `tokens` to compute, token-exact; or `cold()`."""
-        return self._offer(best_hit(self.tree, self.grids, namespace, as_key(tokens, len(tokens) - 1)))
+        """The way to begin that computes the fewest tokens, at least one; `cold()` if there is no other."""
+        return self.offers(namespace, tokens)[0]
+
+    def offers(self, namespace: Namespace, tokens: Tokens) -> tuple[Offer, ...]:
+        """All ways to begin, the fewest tokens to compute first: repair, the longest hit, `cold()`."""
+        hit = best_hit(self.tree, self.grids, namespace, as_key(tokens, len(tokens) - 1))
+        repair = repaired(hit, self.grids, self.layout.layers)
+        found = [hit] if hit.begin.full_until else []
+        return (*map(self._offer, [repair, *found] if repair else found), self.cold())
 
     def cold(self) -> Offer:
         """To begin at 0, which is always offered."""
@@ -97,11 +104,10 @@ class HybridCache:
         """Pages to be had of each component if no other took any."""
         return self.budget.room().alone()
 
-    def growth(self, holding: Holding | None, begin_start: int, end: int) -> tuple[int, ...]:
-        """Pages that extend(holding, end) would take; with None, after an admission at `begin_start`."""
-        assert begin_start >= 0 and end >= 0, (begin_start, end)
-        allocated = begin_start if holding is None else holding.allocated
-        return tuple([max(0, grid.entries(end) - grid.entries(allocated)) for grid in self.grids])
+    def growth(self, held: Holding | Begin, end: int) -> tuple[int, ...]:
+        """Pages that extend(..., end) would take, of a holding or after an admission."""
+        assert end >= 0, end
+        return tuple([max(0, grid.entries(end) - held.covered(grid)) for grid in self.grids])
 
     def stop(self, start: int, end: int) -> int:
         """Where a span from `start` must stop, at most `end`, so that snapshots can be kept."""
@@ -150,16 +156,17 @@ class HybridCache:
     def admit(
         self, request: RequestId, namespace: Namespace, tokens: Tokens, offer: Offer, *, priority: int = 0
     ) -> Holding:
-        """A row, references to the hit's pages, and a page for a copy of the partial one. Raises NoSpace.
+        """A row, references to what is there, and a page for the one it begins within. Raises NoSpace.
 
-        NoSpace names `rows` when none is free, and `prefix` when the tree no longer has the offered hit.
+        NoSpace names `rows` when none is free, and `prefix` when the tree no longer has what was offered.
         """
-        start = offer.begin.start
+        begin = offer.begin
         assert namespace.epoch == self.epoch, (namespace, self.epoch)
-        assert 0 <= start < len(tokens) <= self.layout.context, (offer, len(tokens))
-        hit = self._hit(namespace, tokens, start)
-        if hit.start < start:
-            raise NoSpace("prefix", start, hit.start)
+        assert begin.start < len(tokens) <= self.layout.context, (offer, len(tokens))
+        assert begin.full_until < len(tokens), (offer, len(tokens))
+        hit = found_again(self.tree, self.grids, namespace, as_key(tokens, len(tokens) - 1), begin)
+        if hit is None:
+            raise NoSpace("prefix", begin.full_until, 0)
         if None not in self.holdings:
             raise NoSpace("rows", 1, 0)
         with self._journal.transaction():
@@ -174,12 +181,11 @@ class HybridCache:
         assert end <= self.layout.context, (end, self.layout.context)
         if end <= holding.allocated:
             return
-        growth = self.growth(holding, 0, end)
+        growth = self.growth(holding, end)
         with self._journal.transaction():
             self._make_room(growth, holding.request)
-            for component, count in enumerate(growth):
-                first = self.grids[component].entries(holding.allocated)
-                self._take(holding.row, component, first, count)
+            for component, (grid, count) in enumerate(zip(self.grids, growth, strict=True)):
+                self._take(holding.row, component, holding.covered(grid), count)
             self.budget.settle()
             self._journal.assign(holding, "allocated", end)
 
@@ -195,22 +201,22 @@ class HybridCache:
         """Gives back the pages beyond `end`, which is not before `computed`."""
         self._require_live(holding)
         assert holding.computed <= end <= holding.allocated, (holding, end)
+        before = [holding.covered(grid) for grid in self.grids]
         with self._journal.transaction():
-            for component, grid in enumerate(self.grids):
-                first, last = grid.entries(end), grid.entries(holding.allocated)
-                self._return_private(holding, component, first, last)
             self._journal.assign(holding, "allocated", end)
+            for component, (grid, last) in enumerate(zip(self.grids, before, strict=True)):
+                self._return_private(holding, component, holding.covered(grid), last)
 
     def publish(self, holding: Holding, tokens: Tokens) -> None:
         """Gives the computed whole pages to the tree. `tokens` are the request's, at least the computed ones.
 
         Never needs a page: a snapshot is kept if there is room for one. Afterwards the row names the tree's
-        pages wherever it has not slid.
+        pages wherever it has not slid. While a repair still reads inexact pages, nothing is given.
         """
         self._require_live(holding)
         assert len(tokens) >= holding.computed, (len(tokens), holding)
         whole = self.grids[0].floor(holding.computed)
-        if whole <= holding.published:
+        if whole <= holding.published or self._reads_inexact(holding):
             return
         with self._journal.transaction():
             self._give_up_inexact(holding)
@@ -243,7 +249,7 @@ class HybridCache:
             self._end_copies([p for p in self.pending if p.holding is holding and p.snapshot_of is None])
             self._leave_snapshots(holding)
             for component, grid in enumerate(self.grids):
-                self._let_go(holding, component, holding.kept[component], grid.entries(holding.allocated))
+                self._let_go(holding, component, holding.kept[component], holding.covered(grid))
             self._seat(holding.row, None)
             self._purge_if_hidden(holding.namespace)
             self.tree.unpark()
@@ -304,62 +310,54 @@ class HybridCache:
 
     # ---------------------------------------------------------------- admission
 
-    def _hit(self, namespace: Namespace, tokens: Tokens, start: int) -> Hit:
-        """The hit that was offered, or if the tree has grown since, one that begins there all the same."""
-        if start:
-            hit = best_hit(self.tree, self.grids, namespace, as_key(tokens, len(tokens) - 1))
-            if hit.start <= start:
-                return hit
-        return best_hit(self.tree, self.grids, namespace, as_key(tokens, start))
-
     def _offer(self, hit: Hit) -> Offer:
         pins = []
         for component, (grid, pool) in enumerate(zip(self.grids, self.pools, strict=True)):
-            pages, source = pages_read(hit, component, grid), page_copied(hit, component, grid)
-            pins.append(pool.unreferenced(pages) + (pool.unreferenced([source]) if source else 0))
-        takes = tuple([grid.own(hit.start) for grid in self.grids])
-        return Offer(Begin(hit.start, hit.start, hit.start), takes, tuple(pins))
+            pages, source = hit.read(component, grid), hit.source(component, grid)
+            pins.append(pool.unreferenced(pages[pages != 0]) + (pool.unreferenced([source]) if source else 0))
+        return Offer(hit.begin, tuple([hit.takes(grid) for grid in self.grids]), tuple(pins))
 
     def _begin(self, holding: Holding, hit: Hit) -> None:
         """References first, then pages: what is referenced cannot be reclaimed for what is taken."""
         self._seat(holding.row, holding)
         for component, grid in enumerate(self.grids):
-            entries = pages_read(hit, component, grid)
+            entries = hit.read(component, grid)
             self.pools[component].reference(entries[entries != 0])
             self.rows[component].write(holding.row, holding.kept[component], entries)
         self._use(hit.path, holding, hit=True)
-        sources = [page_copied(hit, component, grid) for component, grid in enumerate(self.grids)]
-        self._take_own(holding, sources)
-        assert not holding.inexact or hit.partial, (holding, hit)
-        self.counters.admit(hit.start, sum(source != 0 for source in sources))
+        sources = tuple([hit.source(component, grid) for component, grid in enumerate(self.grids)])
+        self._take_own(holding, tuple([hit.takes(grid) for grid in self.grids]), sources)
+        self.counters.admit(hit.begin, sum(source != 0 for source in sources))
 
     def _holding(self, request: RequestId, namespace: Namespace, hit: Hit) -> Holding:
-        partial = hit.partial is not None
+        start = hit.begin.start
         return Holding(
             request=request,
             row=self.holdings.index(None),
             namespace=namespace,
-            start=hit.start,
-            computed=hit.start,
-            allocated=hit.start,
-            published=self.grids[0].floor(hit.start),
-            kept=tuple([grid.first_entry(hit.start) for grid in self.grids]),
-            inexact=frozenset(c for c in range(len(self.pools)) if partial and not hit.partial_page(c)),
+            start=start,
+            computed=start,
+            allocated=start,
+            published=self.grids[0].floor(start),
+            kept=tuple([hit.kept(grid) for grid in self.grids]),
+            exact=tuple([hit.exact(component, grid) for component, grid in enumerate(self.grids)]),
+            full_until=hit.begin.full_until,
+            clip=hit.begin.clip,
         )
 
-    def _take_own(self, holding: Holding, sources: list[int]) -> None:
+    def _take_own(self, holding: Holding, takes: tuple[int, ...], sources: tuple[int, ...]) -> None:
         """Pages of its own: for the page that `start` lies in, and for a state; copied from `sources`."""
         for component, source in enumerate(sources):
             if source:
                 self.pools[component].reference([source])
-        own = tuple([grid.own(holding.start) for grid in self.grids])
-        self._make_room(own, holding.request)
+        self._make_room(takes, holding.request)
         for component, (grid, source) in enumerate(zip(self.grids, sources, strict=True)):
-            if own[component]:
-                entry = grid.shared(holding.published)
-                self._take(holding.row, component, entry, 1)
-                target = int(self.rows[component].table[holding.row, entry])
+            if not takes[component]:
+                continue
+            entry = grid.shared(holding.published)
+            self._take(holding.row, component, entry, 1)
             if source:
+                target = int(self.rows[component].table[holding.row, entry])
                 copy = PageCopy(component, source, target, grid.copied(holding.start))
                 self._add_pending(Pending(holding, copy, pin=source))
         self.budget.settle()
@@ -384,31 +382,35 @@ class HybridCache:
 
     def _let_go(self, holding: Holding, component: int, start: int, end: int) -> None:
         """Entries [start, end) end: what is the tree's is unreferenced, what is private goes back."""
-        middle = min(max(start, self.grids[component].shared(holding.published)), end)
+        middle = min(max(start, holding.shared(self.grids[component])), end)
         if start < middle:
             self.pools[component].unreference(self.rows[component].held(holding.row, start, middle))
             self.rows[component].clear(holding.row, start, middle)
         self._return_private(holding, component, middle, end)
 
     def _return_private(self, holding: Holding, component: int, start: int, end: int) -> None:
-        assert start >= min(end, self.grids[component].shared(holding.published)), (holding, start, end)
+        assert start >= holding.shared(self.grids[component]) or start >= end, (holding, start, end)
         if start < end:
             self.pools[component].give(
                 self.rows[component].held(holding.row, start, end), owner_of(holding.row)
             )
             self.rows[component].clear(holding.row, start, end)
 
-    def _give_up_inexact(self, holding: Holding) -> None:
-        """A page begun in its middle, with nothing to copy its beginning from, must not get into the tree.
+    def _reads_inexact(self, holding: Holding) -> bool:
+        """Whether what the next token needs begins before what may be published."""
+        return any(
+            grid.keep(holding.computed) < exact for grid, exact in zip(self.grids, holding.exact, strict=True)
+        )
 
-        Only a component that needed nothing at `start` begins so, and by the end of the page it has slid.
+    def _give_up_inexact(self, holding: Holding) -> None:
+        """Two kinds of page must not get into the tree. They have slid by now, or may.
+
+        What a repair computed before windows are exact; and a page begun in its middle with nothing to copy
+        its beginning from, which a component has that needed nothing at `start`.
         """
-        page = self.grids[0].floor(holding.start)
-        for component in holding.inexact:
-            assert page < self.grids[component].keep(holding.computed), (holding, component)
-            if holding.kept[component] <= page:
-                self._return_private(holding, component, page, page + 1)
-        self._journal.assign(holding, "inexact", frozenset())
+        for component, (kept, exact) in enumerate(zip(holding.kept, holding.exact, strict=True)):
+            self._let_go(holding, component, kept, max(kept, exact))
+        self._journal.assign(holding, "kept", tuple(map(max, holding.kept, holding.exact)))
 
     # ---------------------------------------------------------------- snapshots
 

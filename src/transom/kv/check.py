@@ -84,11 +84,6 @@ def _named(cache: "HybridCache", component: int, holding: "Holding", start: int,
     return [int(page) for page in cache.rows[component].table[holding.row, start:end] if page]
 
 
-def _shared(cache: "HybridCache", component: int, holding: "Holding") -> int:
-    """Entries of the row that may name pages of the tree: none of a component kept as snapshots."""
-    return holding.published if cache.grids[component].by_reference else 0
-
-
 def _check_owners(cache: "HybridCache", component: int, places: dict[int, Place]) -> None:
     """1: every page has exactly one owner; page 0 has none."""
     pool = cache.pools[component]
@@ -99,7 +94,7 @@ def _check_owners(cache: "HybridCache", component: int, places: dict[int, Place]
         for holding in cache.holdings
         if holding is not None
         for page in _named(
-            cache, component, holding, _shared(cache, component, holding), cache.layout.context
+            cache, component, holding, holding.shared(cache.grids[component]), cache.layout.context
         )
     ]
     for page, owner in [(page, FREE) for page in free] + private:
@@ -118,7 +113,7 @@ def _check_references(cache: "HybridCache", component: int, places: dict[int, Pl
     readers: Counter[int] = Counter()
     for holding in cache.holdings:
         if holding is not None:
-            readers.update(_named(cache, component, holding, 0, _shared(cache, component, holding)))
+            readers.update(_named(cache, component, holding, 0, holding.shared(cache.grids[component])))
     readers.update(p.pin for p in cache.pending if p.copy.component == component and p.pin)
     assert set(readers) <= set(places), (pool.name, "read but not the tree's", set(readers) - set(places))
     noted = pool.references(np.arange(pool.capacity + 1)).tolist()
@@ -206,17 +201,24 @@ def _check_holding(cache: "HybridCache", holding: "Holding") -> None:
     assert holding.published * page_size <= holding.computed, holding
     for component, grid in enumerate(cache.grids):
         entries = cache.rows[component].table[holding.row]
-        last = grid.entries(holding.allocated)
+        last = holding.covered(grid)
         needed = grid.first_read(holding.computed)
         kept = holding.kept[component]
-        assert kept <= grid.first_entry(holding.computed), (holding, component)
+        first = max(grid.first_entry(holding.computed), grid.shared(grid.floor(holding.clip)))
+        assert kept <= first, (holding, component)
+        untouched = holding.published == grid.floor(holding.start)
+        assert untouched or kept >= holding.exact[component], (
+            holding,
+            component,
+            "published what is inexact",
+        )
         assert entries[max(kept, needed) : last].all(), (holding, component, entries)
         assert not entries[:kept].any() and not entries[last:].any(), (holding, component, entries)
 
 
 def _check_path(cache: "HybridCache", holding: "Holding", component: int, places: dict[int, Place]) -> None:
     """Pages a row reads from the tree lie at their own positions, under its namespace, on one path."""
-    entries = cache.rows[component].table[holding.row, : _shared(cache, component, holding)]
+    entries = cache.rows[component].table[holding.row, : holding.shared(cache.grids[component])]
     nodes = []
     for index, page in enumerate(entries.tolist()):
         if page:

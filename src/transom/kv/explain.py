@@ -65,7 +65,7 @@ def explain(
 ) -> Explanation:
     """Of a request whose tokens, but for the last, are `key`."""
     path = tree.walk(namespace, key)
-    start = best_hit(tree, grids, namespace, key).start
+    start = best_hit(tree, grids, namespace, key).begin.start
     page = tree.page_bytes
     tail = key[path.pages * page : (path.pages + 1) * page]
     within = max([tokens for _, _, tokens in candidates(path, path.pages, tail)], default=0)

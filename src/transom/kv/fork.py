@@ -13,7 +13,7 @@ def private_entries(cache: "HybridCache", holding: Holding) -> list[list[int]]:
     """Per component: entries of the row that are the request's own and hold something it has computed."""
     found = []
     for component, grid in enumerate(cache.grids):
-        first = max(grid.shared(holding.published), holding.kept[component])
+        first = max(holding.shared(grid), holding.kept[component])
         last = grid.entries(holding.computed)
         entries = cache.rows[component].read(holding.row, min(first, last), last).tolist()
         found.append([min(first, last) + place for place, page in enumerate(entries) if page])
@@ -33,14 +33,16 @@ def begin_fork(cache: "HybridCache", holding: Holding, request: RequestId, token
         kept=holding.kept,
         prompt=tokens,
         priority=holding.priority,
-        inexact=holding.inexact,
+        exact=holding.exact,
+        full_until=holding.full_until,
+        clip=holding.clip,
     )
 
 
 def share(cache: "HybridCache", holding: Holding, child: Holding) -> None:
     """The child's row names the pages of the tree that the first one's does."""
     for component, grid in enumerate(cache.grids):
-        kept, end = holding.kept[component], grid.shared(holding.published)
+        kept, end = holding.kept[component], holding.shared(grid)
         if kept < end:
             entries = cache.rows[component].read(holding.row, kept, end)
             cache.pools[component].reference(entries[entries != 0])

@@ -1,8 +1,9 @@
 """The values that scheduler and cache exchange, and what one request holds."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import NamedTuple
 
+from transom.kv.components import PageRule
 from transom.values import PageCopy, RequestId
 
 
@@ -21,24 +22,41 @@ class Namespace(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Begin:
-    """To begin: compute from `start`, full pages reach `full_until`, windows are exact from `exact_from`.
+    """A way to begin, of which the price is the tokens it leaves to compute.
 
-    An island hit or a cold start has all three equal.
+    start      first token to compute
+    full_until components that keep everything are there up to here; tokens before it store none of theirs
+    exact_from windows are exact from here on, shorter ones from where they need to be; what lies before, or
+               does not begin here, is never published
+    clip       first position that a window may read
+
+    An island hit, or a start at 0, is exact from `start` and clips nothing. A repair clips at `start`, as no
+    window is there: its first tokens are computed wrongly, and from `exact_from` on that does not show.
     """
 
     start: int
     full_until: int
     exact_from: int
+    clip: int = 0
 
     def __post_init__(self) -> None:
         assert 0 <= self.start <= self.full_until and self.start <= self.exact_from, self
+        assert self.clip == 0 or self.clip == self.start < self.full_until, self
+
+    @property
+    def is_repair(self) -> bool:
+        return self.clip > 0
+
+    def covered(self, grid: PageRule) -> int:
+        """The first page of a component that is neither found nor, being begun, taken by `admit`."""
+        return grid.entries(self.full_until if grid.rooted else self.start)
 
 
 @dataclass(frozen=True, slots=True)
 class Offer:
     """What `admit` would do now. It names positions, never nodes, so it cannot dangle.
 
-    takes per component: pages admit itself takes (the copy of a partial page: 0 or 1)
+    takes per component: pages admit itself takes (the page that `start` lies in: 0 or 1)
     pins  per component: pages of the tree, now unreferenced, that admit would reference
     """
 
@@ -62,7 +80,10 @@ class Holding:
     published whole pages given to the tree; the row references those it still names
     prompt    tokens at admission: their end is a boundary that somebody may hit again
     priority  of the request, for orders that ask
-    inexact   components whose partial page at `start` is not valid from its first token: never published
+    exact     per component: first page that may be published. Before it lie pages that are not valid from
+              their first token, and the inexact ones of a repair
+    full_until, clip as in Begin. Components that keep everything have the tree's pages up to `full_until`,
+              whatever is computed
     """
 
     request: RequestId
@@ -75,7 +96,18 @@ class Holding:
     kept: tuple[int, ...]
     prompt: int = 0
     priority: int = 0
-    inexact: frozenset[int] = field(default=frozenset())
+    exact: tuple[int, ...] = ()
+    full_until: int = 0
+    clip: int = 0
+
+    def covered(self, grid: PageRule) -> int:
+        """The first entry of a component that the row does not have."""
+        return grid.entries(max(self.allocated, self.full_until) if grid.rooted else self.allocated)
+
+    def shared(self, grid: PageRule) -> int:
+        """The first entry of a component that is not the tree's."""
+        found = max(self.published, grid.floor(self.full_until)) if grid.rooted else self.published
+        return grid.shared(found)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -31,6 +31,8 @@ class CacheLayout:
     page_bytes bytes of a page per component, with a budget
     policy     who gives pages first
     pin_tokens most tokens that users may have pinned at a time
+    layers     the component of every layer of the model, in order, each with keys and values of its own: what
+               repair is computed from. Without layers none is offered.
     """
 
     components: tuple[ComponentSpec, ...]
@@ -43,6 +45,7 @@ class CacheLayout:
     page_bytes: tuple[int, ...] = ()
     policy: CachePolicy = CachePolicy.VALUE
     pin_tokens: int = 1 << 16
+    layers: tuple[int, ...] = ()
 
     def grids(self) -> tuple[PageRule, ...]:
         """One per component: what `needed` means in pages."""
@@ -166,3 +169,7 @@ def _require_sane(layout: CacheLayout) -> None:
     if layout.budget is not None and len(layout.page_bytes) != len(layout.components):
         raise ConfigError(f"{len(layout.components)} components, {len(layout.page_bytes)} page sizes")
     assert layout.budget is None or layout.pages == address_space(layout.budget, layout.page_bytes), layout
+    if layout.layers and set(layout.layers) != set(range(len(layout.components))):
+        raise ConfigError(
+            f"layers of components {sorted(set(layout.layers))}; there are {len(layout.components)}"
+        )

@@ -1,30 +1,61 @@
-"""The hit rule: the longest prefix, in tokens, at which every component has what it needs. Pure."""
+"""Ways to begin: the longest prefix that has what every component needs, and repair beyond it. Pure."""
 
 from bisect import bisect_left
 from collections.abc import Iterator
 from dataclasses import dataclass
 
 from transom.kv.components import PageRule
-from transom.kv.holding import Namespace
+from transom.kv.holding import Begin, Namespace
 from transom.kv.pool import Pages
-from transom.kv.tree import Node, Path, PrefixTree, shared_tokens
+from transom.kv.repair import repair_start
+from transom.kv.tree import TOKEN_BYTES, Node, Path, PrefixTree, shared_tokens
 
 
 @dataclass(frozen=True, slots=True)
 class Hit:
-    """Begin at `start`. Valid until the tree changes; never kept.
+    """Where to begin, and what is there. Valid until the tree changes; never kept.
 
-    path    covers the whole pages before `start`, and may reach further
-    partial the node and page index that hold the page `start` lies in, None where `start` is a page boundary
+    path    covers the whole pages that `begin` reads, and may reach further
+    partial the node and page index that hold the page an island hit ends in, None at a page boundary
     """
 
     path: Path
-    start: int
-    partial: tuple[Node, int] | None
+    begin: Begin
+    partial: tuple[Node, int] | None = None
 
-    def partial_page(self, component: int) -> int:
-        """The page to copy from, 0 if there is none."""
-        return int(self.partial[0].pages[component][self.partial[1]]) if self.partial else 0
+    def takes(self, grid: PageRule) -> int:
+        """Pages that must be the request's own from the beginning: that `start` lies in, and a state."""
+        in_place = grid.rooted and self.begin.full_until > self.begin.start
+        return 0 if in_place else grid.own(self.begin.start)
+
+    def source(self, component: int, grid: PageRule) -> int:
+        """The page of the tree to copy that from: the partial one, or a snapshot. 0 if there is none."""
+        place = grid.snapshot_page(self.begin.start)
+        if place is not None:
+            return int(self.path.read(component, place, place + 1)[0])
+        if self.partial is None or not self.takes(grid):
+            return 0
+        node, index = self.partial
+        return int(node.pages[component][index])
+
+    def kept(self, grid: PageRule) -> int:
+        """The first entry a row has. A repair finds no window, so it has none before its start."""
+        start = self.begin.start
+        return grid.floor(start) if self.begin.is_repair and not grid.rooted else grid.first_entry(start)
+
+    def exact(self, component: int, grid: PageRule) -> int:
+        """The first page that may be published, of those the request computes."""
+        if not grid.by_reference:
+            return 0
+        if self.begin.is_repair:
+            return grid.keep(self.begin.full_until)
+        begun_nowhere = self.takes(grid) and not self.source(component, grid)
+        return grid.ceil(self.begin.start) if begun_nowhere else self.kept(grid)
+
+    def read(self, component: int, grid: PageRule) -> Pages:
+        """Entries a row takes over, from `kept` on. Holes only before what `start` needs."""
+        found = grid.shared(grid.floor(self.begin.full_until if grid.rooted else self.begin.start))
+        return self.path.read(component, min(self.kept(grid), found), found)
 
 
 def best_hit(tree: PrefixTree, grids: tuple[PageRule, ...], namespace: Namespace, key: bytes) -> Hit:
@@ -38,7 +69,45 @@ def best_hit(tree: PrefixTree, grids: tuple[PageRule, ...], namespace: Namespace
         # Every end between the hole and here needs it; but another page may begin as the hole's does.
         page = hole
         hit = rule.within(page, key[page * page_bytes : (page + 1) * page_bytes])
-    return hit or Hit(path, page * page_size, None)
+    return hit or rule.hit(page * page_size)
+
+
+def repaired(hit: Hit, grids: tuple[PageRule, ...], layers: tuple[int, ...]) -> Hit | None:
+    """The way to begin at the path's end with its windows rebuilt, if that computes less than `hit` does.
+
+    Not within the next page: its tokens are computed in any case.
+    """
+    until = hit.path.pages * grids[0].page_size
+    if not layers or hit.begin.start >= until or not any(grid.rooted for grid in grids):
+        return None
+    if not all(grid.by_reference for grid in grids):
+        return None  # a state is not rebuilt from any window of tokens
+    start = repair_start(grids, layers, until)
+    if start <= hit.begin.start:
+        return None
+    exact_from = min(grid.keep(until) for grid in grids if not grid.rooted) * grids[0].page_size
+    return Hit(hit.path, Begin(start, until, exact_from, clip=start))
+
+
+def found_again(
+    tree: PrefixTree, grids: tuple[PageRule, ...], namespace: Namespace, key: bytes, begin: Begin
+) -> Hit | None:
+    """What `begin` was offered on for `key`, if the tree, which may have grown, still has it."""
+    path = tree.walk(namespace, key[: begin.full_until * TOKEN_BYTES])
+    page, within = divmod(begin.start, grids[0].page_size)
+    rule = _Rule(path, grids)
+    if path.pages < begin.full_until // grids[0].page_size:
+        return None
+    if begin.is_repair:
+        return Hit(path, begin)
+    if not within:
+        return None if rule.hole(begin.start, page) is not None else Hit(path, begin)
+    # With all of the page's tokens, to find the page offered; with fewer, if by now more of it is shared.
+    for end in ((page + 1) * tree.page_bytes, begin.start * TOKEN_BYTES):
+        hit = rule.within(page, key[page * tree.page_bytes : end])
+        if hit is not None and hit.begin == begin:
+            return hit
+    return None
 
 
 def candidates(path: Path, page: int, tail: bytes) -> Iterator[tuple[Node, int, int]]:
@@ -74,12 +143,22 @@ def nearest(order: list[bytes], tail: bytes) -> Iterator[tuple[bytes, int]]:
 class _Rule:
     """`needed` of every component against what the path has. Rooted components have the whole path."""
 
-    __slots__ = ("_page_size", "_path", "_sparse")
+    __slots__ = ("_full", "_page_size", "_path", "_sparse")
 
     def __init__(self, path: Path, grids: tuple[PageRule, ...]) -> None:
         self._path = path
         self._page_size = grids[0].page_size
         self._sparse = [(c, grid, path.residency(c)) for c, grid in enumerate(grids) if not grid.rooted]
+        self._full = path.pages * self._page_size if len(self._sparse) < len(grids) else 0
+
+    def hit(self, start: int, partial: tuple[Node, int] | None = None) -> Hit:
+        """At `start`. Full pages may reach further, from a page boundary on.
+
+        Within a page not: its windows may come from a sibling, and a copy's source is never a window page
+        whose full page nobody reads.
+        """
+        full_until = start if partial else max(start, self._full)
+        return Hit(self._path, Begin(start, full_until, start), partial)
 
     def hole(self, end: int, pages: int) -> int | None:
         """A hole among the first `pages` of the path that a hit at `end` reads; no hit lies between.
@@ -98,13 +177,13 @@ class _Rule:
         assert page <= self._path.pages, (page, self._path.pages)
         found, start = None, page * self._page_size
         for node, index, tokens in candidates(self._path, page, tail):
-            if found is not None and found.start >= start + tokens:
+            if found is not None and found.begin.start >= start + tokens:
                 break
             if self.hole(start + tokens, page) is not None:
                 break  # a shorter part of the page needs at least the same whole pages
             end = self._longest_end(node, index, start, tokens)
-            if end > max(start, found.start if found else 0):
-                found = Hit(self._path, end, (node, index))
+            if end > max(start, found.begin.start if found else 0):
+                found = self.hit(end, (node, index))
         return found
 
     def _longest_end(self, node: Node, index: int, start: int, tokens: int) -> int:
@@ -130,17 +209,3 @@ class _Rule:
             grid.ends_within(end, bool(node.resident[component][index]))
             for component, grid, _ in self._sparse
         )
-
-
-def pages_read(hit: Hit, component: int, grid: PageRule) -> Pages:
-    """Entries a row takes over, [keep(start), whole pages of start). Holes only before what `start` needs."""
-    whole = grid.shared(grid.floor(hit.start))
-    return hit.path.read(component, min(grid.keep(hit.start), whole), whole)
-
-
-def page_copied(hit: Hit, component: int, grid: PageRule) -> int:
-    """The page of the tree that the row gets a copy of, 0 if none: the partial one, or a snapshot."""
-    place = grid.snapshot_page(hit.start)
-    return (
-        hit.partial_page(component) if place is None else int(hit.path.read(component, place, place + 1)[0])
-    )

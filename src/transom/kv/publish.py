@@ -60,17 +60,16 @@ class Publisher:
         if not self.grids[component].by_reference:
             return np.zeros(end - start, dtype=np.int64)
         pages = self.rows[component].read(self.holding.row, start, end)
-        assert not pages[: max(0, self.holding.published - start)].any(), (self.holding, component, pages)
+        shared = self.holding.shared(self.grids[component])
+        assert not pages[: max(0, shared - start)].any(), (self.holding, component, pages)
         self._adopt(component, pages[pages != 0])
         return pages
 
     def _merge(self, node: Node, start: int, end: int) -> None:
         """Pages [start, end) of the path, which lie in `node`."""
-        first = max(start, self.holding.published)
-        if first >= end:
-            return
         for component, grid in enumerate(self.grids):
-            if not grid.by_reference:
+            first = max(start, self.holding.shared(grid))
+            if not grid.by_reference or first >= end:
                 continue
             ours = self.rows[component].read(self.holding.row, first, end)
             theirs = node.pages[component][first - start : end - start]

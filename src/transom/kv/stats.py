@@ -3,6 +3,7 @@
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+from transom.kv.holding import Begin
 from transom.kv.journal import Journal
 
 if TYPE_CHECKING:
@@ -26,7 +27,9 @@ class ComponentStats:
 
 @dataclass(frozen=True, slots=True)
 class CacheStats:
-    """`hit_tokens` were not computed; `pages_copied` were partial pages of hits, over all components."""
+    """`hit_tokens` were not computed, thanks to hits or repairs; `pages_copied` were partial pages of hits,
+    over all components.
+    """
 
     components: tuple[ComponentStats, ...]
     page_size: int
@@ -36,6 +39,7 @@ class CacheStats:
     hits: int
     hit_tokens: int
     pages_copied: int
+    repairs: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +57,7 @@ class Admissions:
     hits: int = 0
     hit_tokens: int = 0
     pages_copied: int = 0
+    repairs: int = 0
 
 
 class Counters:
@@ -74,14 +79,15 @@ class Counters:
             self, "traffic", (*self.traffic[:component], new, *self.traffic[component + 1 :])
         )
 
-    def admit(self, hit_tokens: int, pages_copied: int) -> None:
-        assert hit_tokens >= 0 and pages_copied >= 0, (hit_tokens, pages_copied)
+    def admit(self, begin: Begin, pages_copied: int) -> None:
+        assert pages_copied >= 0, pages_copied
         old = self.admissions
         new = Admissions(
             old.admitted + 1,
-            old.hits + (hit_tokens > 0),
-            old.hit_tokens + hit_tokens,
+            old.hits + (begin.start > 0 and not begin.is_repair),
+            old.hit_tokens + begin.start,
             old.pages_copied + pages_copied,
+            old.repairs + begin.is_repair,
         )
         self._journal.assign(self, "admissions", new)
 
@@ -98,6 +104,7 @@ def cache_stats(cache: "HybridCache") -> CacheStats:
         hits=counts.hits,
         hit_tokens=counts.hit_tokens,
         pages_copied=counts.pages_copied,
+        repairs=counts.repairs,
     )
 
 

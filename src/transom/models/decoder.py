@@ -11,28 +11,33 @@ from transom.ops.protocol import F32, I32, Ops, PagedKV, SpanRows
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """The tokens of one step, all spans end to end. `wanted`: int32 indices of tokens to have logits."""
+    """The tokens of one step, all spans end to end.
+
+    spans  one entry per component: the same spans, but what may be read and is stored is the component's
+    wanted int32 indices of tokens to have logits
+    """
 
     tokens: I32
-    spans: SpanRows
+    spans: tuple[SpanRows, ...]
     wanted: I32
 
 
 def forward(ops: Ops, model: Model, kv: tuple[PagedKV, ...], batch: Batch) -> F32:
     """Stores the keys and values of all tokens; returns logits `[wanted, vocabulary]`.
 
-    `kv` has one entry per component. Every row's pages must cover its span.
+    `kv` has one entry per component. Every row's pages must cover what its span reads and stores.
     """
     spec, weights = model.spec, model.weights
-    rotations = _rotations(model, batch.spans.positions)
+    rotations = _rotations(model, batch.spans[0].positions)
     x = ops.embed(weights.embedding, batch.tokens, spec.embed_scale)
     last = len(spec.layers) - 1
     for number, (layer, layer_weights) in enumerate(zip(spec.layers, weights.layers, strict=True)):
-        q = _store(ops, spec.eps, layer, layer_weights, x, rotations[layer.rope], kv, batch.spans)
+        spans = batch.spans[layer.component]
+        q = _store(ops, spec.eps, layer, layer_weights, x, rotations[layer.rope], kv, spans)
         if number == last and len(batch.wanted) == 0:
             # Nobody asks what the top layer says of these tokens; its keys and values are stored.
             return np.empty((0, spec.vocabulary), dtype=np.float32)
-        attended = ops.attention(q, layer.attention, kv[layer.component], layer.index, batch.spans)
+        attended = ops.attention(q, layer.attention, kv[layer.component], layer.index, spans)
         if number == last:
             # Rows are independent, so those not wanted need not be computed further.
             x, attended = x[batch.wanted], attended[batch.wanted]

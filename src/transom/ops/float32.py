@@ -84,19 +84,21 @@ class Float32Ops:
         heads = qkv.reshape(len(qkv), -1, shape.head_dim)
         q, k, v = np.split(heads, [shape.heads, shape.heads + shape.kv_heads], axis=1)
         k = _rotate(k if k_norm is None else self.norm(k, k_norm, eps), cos_sin)
-        pages = kv.rows[spans.token_rows, spans.positions // kv.page_size]
-        for index, values in enumerate((k, v)):
+        which = slice(None) if spans.stored is None else spans.stored
+        positions = spans.positions[which]
+        pages = kv.rows[spans.token_rows[which], positions // kv.page_size]
+        for index, values in enumerate((k[which], v[which])):
             bounded = np.clip(values, -65504, 65504) if kv.pages.dtype == np.float16 else values
-            kv.pages[pages, layer, index, spans.positions % kv.page_size] = bounded
+            kv.pages[pages, layer, index, positions % kv.page_size] = bounded
         return _rotate(q if q_norm is None else self.norm(q, q_norm, eps), cos_sin)
 
     def attention(self, q: F32, shape: AttentionShape, kv: PagedKV, layer: int, spans: SpanRows) -> F32:
         out = np.empty_like(q)
-        for row, start, first, last in zip(
-            spans.rows, spans.starts, spans.offsets[:-1], spans.offsets[1:], strict=True
-        ):
+        for span, (row, start) in enumerate(zip(spans.rows, spans.starts, strict=True)):
+            first, last = spans.offsets[span : span + 2]
             queries = np.arange(start, start + last - first)
-            lowest = 0 if shape.window is None else max(0, int(start) - shape.window + 1)
+            clip = spans.clip(span)
+            lowest = clip if shape.window is None else max(clip, int(start) - shape.window + 1)
             keys = np.arange(lowest, queries[-1] + 1)
             k, v = (_read(kv, layer, index, int(row), keys) for index in (0, 1))
             out[first:last] = _attend(q[first:last], k, v, _bias(queries, keys, shape.window), shape)

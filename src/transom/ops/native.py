@@ -137,7 +137,8 @@ class NativeOps:
     ) -> F32:
         heads, kv_heads, head_dim = shape.heads, shape.kv_heads, shape.head_dim
         q = np.empty((len(qkv), heads, head_dim), np.float32)
-        where = (kv.pages, kv.rows, kv.page_size, layer, spans.positions, spans.token_rows)
+        stored = None if spans.stored is None else spans.stored.view(np.uint8)
+        where = (kv.pages, kv.rows, kv.page_size, layer, spans.positions, spans.token_rows, stored)
         _native.rope_store(qkv, heads, kv_heads, head_dim, q_norm, k_norm, eps, cos_sin, *where, q)
         return q
 
@@ -146,8 +147,9 @@ class NativeOps:
         heads, kv_heads, head_dim = shape.heads, shape.kv_heads, shape.head_dim
         # What is absent is 0 to the extension: no window or softcap is 0.
         window, softcap = shape.window or 0, shape.softcap or 0.0
-        where = (kv.pages, kv.rows, kv.page_size, layer, spans.rows, spans.starts, spans.offsets)
-        _native.attention(q, heads, kv_heads, head_dim, window, shape.scale, softcap, *where, out)
+        where = (kv.pages, kv.rows, kv.page_size, layer)
+        which = (spans.rows, spans.starts, spans.offsets, spans.clips)
+        _native.attention(q, heads, kv_heads, head_dim, window, shape.scale, softcap, *where, *which, out)
         return out
 
     def choose(self, logits: F32, how: ChoiceRows) -> tuple[I32, F32]:

@@ -102,6 +102,8 @@ class SpanRows:
     offsets   int32 [spans + 1]
     positions int32 [tokens]      the position of every token
     token_rows int32 [tokens]     the row of every token
+    clips     int32 [spans]       the first position a span's queries may read, at most its start; None: 0
+    stored    bool  [tokens]      whether a token's key and value are stored; None: all are
     """
 
     rows: I32
@@ -109,6 +111,11 @@ class SpanRows:
     offsets: I32
     positions: I32
     token_rows: I32
+    clips: I32 | None = None
+    stored: NDArray[np.bool_] | None = None
+
+    def clip(self, span: int) -> int:
+        return 0 if self.clips is None else int(self.clips[span])
 
 
 @dataclass(frozen=True, slots=True)
@@ -222,8 +229,9 @@ class Ops(Protocol):
         qkv `[tokens, (heads + 2 * kv_heads) * head_dim]`: q, k, v. The norm is `norm` with dim = head_dim,
         the same weight `[head_dim]` for every head. cos_sin `[tokens, 2, head_dim / 2]`: cosines, sines.
         Rotation pairs i with i + head_dim / 2: (a, b) -> (fma(a, c, -(b * s)), fma(b, c, a * s)).
-        Stored as float32, or clamped to +-65504 (NaN stays NaN), then rne to float16. `layer` is the index
-        within the component. Returns q `[tokens, heads, head_dim]`.
+        Stored as float32, or clamped to +-65504 (NaN stays NaN), then rne to float16. Nothing is written for
+        a token that is not `stored`, and it needs no page. `layer` is the index within the component.
+        Returns q `[tokens, heads, head_dim]`, of all tokens.
         """
         ...
 
@@ -235,8 +243,8 @@ class Ops(Protocol):
         m = max; p = exp(score - m);
         l = folded sum of p (key j of the tile in lane j % 16, masked ones add nothing);
         a[d] = fma(p, v[d], a[d]), keys ascending from 0, masked keys not touched at all.
-        Masked is what is after the query or out of its window, and nothing else. Tiles wholly masked are
-        skipped. Merge ascending: the first tile not skipped is taken as it is; then
+        Masked is what is after the query, out of its window or before its span's clip, and nothing else.
+        Tiles wholly masked are skipped. Merge ascending: the first tile not skipped is taken as it is; then
         M' = max(M, m); s = exp(M - M'); t = exp(m - M'); L = fma(l, t, L * s); A = fma(a, t, A * s).
         Result A * (1 / L).
         """

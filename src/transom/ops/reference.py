@@ -22,7 +22,7 @@ from transom.ops.protocol import (
     Prepared,
     SpanRows,
 )
-from transom.ops.reference_attention import attend_span
+from transom.ops.reference_attention import SpanKeys, attend_span
 from transom.ops.reference_choice import choose_row
 
 _OUTPUTS_AT_ONCE = 256
@@ -81,18 +81,20 @@ class ReferenceOps:
         heads = qkv.reshape(len(qkv), shape.heads + 2 * shape.kv_heads, shape.head_dim)
         q, k, v = np.split(heads, [shape.heads, shape.heads + shape.kv_heads], axis=1)
         k = _rotate(k if k_norm is None else _norm(k, k_norm, eps), cos_sin)
-        pages = kv.rows[spans.token_rows, spans.positions // kv.page_size]
+        which = slice(None) if spans.stored is None else spans.stored
+        positions = spans.positions[which]
+        pages, slots = kv.rows[spans.token_rows[which], positions // kv.page_size], positions % kv.page_size
         assert (pages > 0).all(), "a token to be stored has no page"
-        slots = spans.positions % kv.page_size
-        kv.pages[pages, layer, 0, slots] = _stored(k, kv)
-        kv.pages[pages, layer, 1, slots] = _stored(v, kv)
+        kv.pages[pages, layer, 0, slots] = _stored(k[which], kv)
+        kv.pages[pages, layer, 1, slots] = _stored(v[which], kv)
         return _rotate(q if q_norm is None else _norm(q, q_norm, eps), cos_sin)
 
     def attention(self, q: F32, shape: AttentionShape, kv: PagedKV, layer: int, spans: SpanRows) -> F32:
         out = np.empty_like(q)
         for span, row in enumerate(spans.rows):
             part = slice(int(spans.offsets[span]), int(spans.offsets[span + 1]))
-            out[part] = attend_span(q[part], int(spans.starts[span]), shape, kv, layer, int(row))
+            keys = SpanKeys(int(row), int(spans.starts[span]), spans.clip(span))
+            out[part] = attend_span(q[part], keys, shape, kv, layer)
         return out.reshape(len(q), -1)
 
     def choose(self, logits: F32, how: ChoiceRows) -> tuple[I32, F32]:

@@ -1,6 +1,6 @@
 """Attention of the numpy backend: tiles of 64 keys from scratch, merged in ascending order."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,6 +19,15 @@ Mask = NDArray[np.bool_]
 
 
 @dataclass(frozen=True, slots=True)
+class SpanKeys:
+    """Whose keys some queries read: of row `row`, queries at `start` and on, no key before `clip`."""
+
+    row: int
+    start: int
+    clip: int
+
+
+@dataclass(frozen=True, slots=True)
 class _Part:
     """Softmax sums over some keys. largest, total `[..., heads]`, values `[..., heads, head_dim]`."""
 
@@ -27,27 +36,28 @@ class _Part:
     values: F32
 
 
-def attend_span(q: F32, start: int, shape: AttentionShape, kv: PagedKV, layer: int, row: int) -> F32:
+def attend_span(q: F32, span: SpanKeys, shape: AttentionShape, kv: PagedKV, layer: int) -> F32:
     """`[tokens, heads, head_dim]` for q of the same shape at positions `[start, start + tokens)` of a row."""
     blocks = []
     for first in range(0, len(q), _QUERIES_AT_ONCE):
         block = q[first : first + _QUERIES_AT_ONCE]
-        blocks.append(_attend_block(block, start + first, shape, kv, layer, row))
+        blocks.append(_attend_block(block, replace(span, start=span.start + first), shape, kv, layer))
     return np.concatenate(blocks)
 
 
 @np.errstate(over="ignore", under="ignore", invalid="ignore", divide="ignore")
-def _attend_block(q: F32, start: int, shape: AttentionShape, kv: PagedKV, layer: int, row: int) -> F32:
-    positions = np.arange(start, start + len(q))
-    last = (start + len(q) - 1) // TILE
-    first = 0 if shape.window is None else max(0, start - shape.window + 1) // TILE
+def _attend_block(q: F32, span: SpanKeys, shape: AttentionShape, kv: PagedKV, layer: int) -> F32:
+    positions = np.arange(span.start, span.start + len(q))
+    last = (span.start + len(q) - 1) // TILE
+    lowest = span.clip if shape.window is None else max(span.clip, span.start - shape.window + 1)
+    first = lowest // TILE
     merged, begun = None, np.zeros(len(q), dtype=np.bool_)
     step = max(1, _PAIRS_AT_ONCE // len(q))
     for tile in range(first, last + 1, step):
         tiles = np.arange(tile, min(tile + step, last + 1))
         keys = tiles[:, np.newaxis] * TILE + np.arange(TILE)
-        seen = _seen(positions, keys, shape.window)
-        k, v = _gather(kv, layer, row, keys, start + len(q))
+        seen = _seen(positions, keys, shape.window) & (keys >= span.clip)[:, np.newaxis, :]
+        k, v = _gather(kv, layer, span.row, keys, span.start + len(q))
         parts = _tile_parts(q, k, v, seen, shape)
         for index in range(len(tiles)):
             live = np.asarray(seen[index].any(axis=1))

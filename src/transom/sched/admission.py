@@ -62,19 +62,23 @@ class _Desk:
         self.promised = (0,) * len(self.grids)
 
     def consider(self, waiting: Waiting, urgent: bool) -> bool:
-        """Admits the request if it may come in now. False if pages are what it lacks."""
+        """Admits the request if it may come in now. False if pages are what it lacks.
+
+        It takes the cheapest way to begin. Only who need not care for others falls back towards cold, which
+        needs the fewest pages at once: others rather wait than compute more.
+        """
         cache = self.draft.situation.cache
         progress = waiting.progress
         free = urgent or not self.draft.spans
         if not free and not self._has_place_for(progress, (1,) * len(self.grids)):
             return False
         namespace = cache.namespace(progress.id, progress.request.salt)
-        offer = cache.offer(namespace, progress.tokens())
-        if not urgent and self._is_promised(progress, namespace, offer):
+        offers = cache.offers(namespace, progress.tokens())
+        if not urgent and self._is_promised(progress, namespace, offers[0]):
             return True
-        if not free and not self._has_place_for(progress, self._life(progress, offer)):
+        if not free and not self._has_place_for(progress, self._life(progress, offers[0])):
             return False
-        for tried in (offer, cache.cold()) if free else (offer,):
+        for tried in offers if free else offers[:1]:
             span = self._span(progress, tried, urgent)
             if span is not None:
                 self._admit(Admit(waiting, namespace, tried, span))
@@ -122,7 +126,7 @@ class _Desk:
 
     def _need(self, offer: Offer, end: int) -> Pages:
         """Pages that leave room when a request begins with `offer` and grows to `end`."""
-        growth = self.draft.situation.cache.growth(None, offer.begin.start, end)
+        growth = self.draft.situation.cache.growth(offer.begin, end)
         return added(growth, added(offer.takes, offer.pins))
 
     def _span(self, progress: Progress, offer: Offer, urgent: bool) -> Span | None:

@@ -49,8 +49,7 @@ class Draft:
         return self.room.lacks(need)
 
     def growth(self, running: Running, end: int) -> Pages:
-        holding = running.holding
-        return self.situation.cache.growth(holding, holding.computed, end)
+        return self.situation.cache.growth(running.holding, end)
 
     def make_room(self, need: Pages, position: int) -> bool:
         """Whether `need` fits, if need be by retracting juniors of the running request at `position`."""

@@ -47,8 +47,8 @@ def still_to_take(grids: Iterable[PageRule], holding: Holding, end: int) -> Page
         max(
             0,
             min(
-                grid.entries(end) - grid.entries(holding.allocated),
-                pages_at(grid, end) - (grid.entries(holding.allocated) - kept),
+                grid.entries(end) - holding.covered(grid),
+                pages_at(grid, end) - (holding.covered(grid) - kept),
             ),
         )
         for grid, kept in zip(grids, holding.kept, strict=True)

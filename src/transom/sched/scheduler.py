@@ -254,6 +254,8 @@ class Scheduler:
             self._cache.slide(running.holding)
         progress = running.progress
         self._counters.computed_tokens += len(span)
+        if running.holding.clip:
+            self._counters.repaired_tokens += max(0, min(span.end, running.holding.full_until) - span.start)
         self._counters.recomputed_tokens += max(0, min(span.end, progress.computed_peak) - span.start)
         progress.computed_peak = max(progress.computed_peak, span.end)
 
@@ -285,14 +287,16 @@ class Scheduler:
 
 def _work(scheduled: Scheduled) -> SpanWork:
     """Logits are wanted where the span reaches the last known token and another may follow."""
-    progress, span = scheduled.running.progress, scheduled.span
+    progress, holding, span = scheduled.running.progress, scheduled.running.holding, scheduled.span
     wanted = span.end == progress.length and progress.wants_token
     return SpanWork(
         request=progress.id,
-        row=scheduled.running.holding.row,
+        row=holding.row,
         start=span.start,
         tokens=progress.slice(span),
         sampling=progress.request.sampling if wanted else None,
+        clip=holding.clip,
+        store_from=holding.full_until,
     )
 
 

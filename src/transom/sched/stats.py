@@ -22,6 +22,8 @@ class SchedulerStats:
     retractions: int
     recomputed_tokens: int
     """Positions computed again after a retraction whose pages were needed."""
+    repaired_tokens: int
+    """Positions computed for their windows only: the other components had them."""
     steps: int
     spans: int
     deferred_spans: int
@@ -41,6 +43,7 @@ class Counters:
     generated_tokens: int = 0
     retractions: int = 0
     recomputed_tokens: int = 0
+    repaired_tokens: int = 0
     steps: int = 0
     spans: int = 0
     deferred_spans: int = 0
@@ -58,6 +61,7 @@ class Counters:
             generated_tokens=self.generated_tokens,
             retractions=self.retractions,
             recomputed_tokens=self.recomputed_tokens,
+            repaired_tokens=self.repaired_tokens,
             steps=self.steps,
             spans=self.spans,
             deferred_spans=self.deferred_spans,
