@@ -32,11 +32,14 @@ SCRIPT: list[do.Operation] = [
 
 @pytest.mark.parametrize("mix", MIXES)
 def test_ten_thousand_operations_of_every_mix_find_no_fault(mix: str) -> None:
-    """Fifty thousand in all, page sizes and windows drawn."""
+    """A hundred and twenty thousand in all, page sizes and windows drawn."""
     tally = Tally(Counter())
     for number in range(10):
         assert run_episode(Drawn(seed=1, mix=mix), number, 1_000, tally) is None
     assert tally.total >= 10_000
+    if "S" in mix:  # a hit needs a snapshot at just its place
+        assert min(tally.hits, tally.reclaimed, tally.refused) > 0, tally
+        return
     assert set(tally.operations) == {
         "Ask", "Admit", "AdmitCold", "Extend", "Run", "RunCopies", "Publish", "Slide", "Truncate", "Drop",
         "Flush", "Undone",
