@@ -234,6 +234,8 @@ MUTANTS = (
         "components.py",
         "return all(first_needed(component, end) < end for end in range(1, context + 1))",
         "return True",
+        survives="the question is asked where a hole was met, and a window of one, the only kind here that does "
+        "not read before, reads no page that could be one; attention in chunks will make a difference",
     ),
     Mutant(
         "never-reads-before",
