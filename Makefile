@@ -4,11 +4,11 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 ARGS ?=
-PYTEST_ARGS ?= -n 2
+PYTEST_ARGS ?= -n 2 --dist loadfile
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 SOURCES := pyproject.toml CMakeLists.txt $(wildcard native/*)
 
-.PHONY: serve test lint test-slow mutants bench clean help
+.PHONY: serve test lint test-slow parity mutants bench clean help
 
 help:  ## this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/make \1\t\2/p' Makefile
@@ -26,6 +26,10 @@ lint: $(VENV)/test.stamp
 
 test-slow: $(VENV)/test.stamp  ## the heavy proofs; see docs/proof.md
 	$(BIN)/python -m pytest -m slow
+
+parity: $(VENV)/test.stamp  ## the float32 reference against transformers; installs PyTorch (CPU)
+	$(PIP) install -q torch==2.13.0 transformers
+	$(BIN)/python -m pytest -m slow -s tests/models/test_transformers.py
 
 mutants: $(VENV)/test.stamp  ## wrong edits to kv/, and which tests notice; into docs/proof.md
 	$(BIN)/python tools/mutants.py --docs docs/proof.md

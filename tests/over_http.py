@@ -16,11 +16,11 @@ DEADLINE_SECONDS = 120
 """Nothing takes so long; a test that would hang fails instead."""
 
 
-def until(condition: Callable[[], bool], what: str = "it") -> None:
+def until(condition: Callable[[], bool]) -> None:
     """Ask again until something is true."""
     end = monotonic() + DEADLINE_SECONDS
     while not condition():
-        assert monotonic() < end, f"{what} never came true"
+        assert monotonic() < end, "never came true"
         threading.Event().wait(0.005)
 
 
@@ -93,3 +93,10 @@ def samples(http: httpx.Client) -> dict[str, float]:
             rest = "".join(f"/{v}" for k, v in sorted(sample.labels.items()) if k != "model_name")
             found[sample.name + rest] = sample.value
     return found
+
+
+def is_settled(http: httpx.Client) -> bool:
+    """Nothing runs or waits, and no page of any pool is owned by a request."""
+    found = samples(http)
+    names = ("num_running_reqs", "num_queue_reqs", "full_used_tokens", "swa_used_tokens")
+    return not any(found[f"transom:{name}"] for name in names)

@@ -1,3 +1,4 @@
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -8,6 +9,13 @@ from tests.serving import Serving, serving
 from tests.tiny import write_tiny_gguf
 
 from transom.weights.builtin import resolve_model
+
+
+@pytest.fixture(scope="session", autouse=True)
+def ctrl_c() -> None:
+    """A run in the background may have been told to ignore it, and would pass that on to what it starts."""
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(scope="session")

@@ -22,6 +22,7 @@ from tests.over_http import (
     complete,
     events,
     is_alive,
+    is_settled,
     refused,
     samples,
     streamed_text,
@@ -43,14 +44,6 @@ STORIES = [
     "漢字は",
     "1, 2, 3, 4,",
 ]
-
-
-def is_settled(http: httpx.Client) -> bool:
-    """Nothing runs or waits, and no page of any pool is owned by a request."""
-    found = samples(http)
-    used = [value for name, value in found.items() if name.endswith("_used_tokens")]
-    assert len(used) == 2
-    return sum(used) + found["transom:num_running_reqs"] + found["transom:num_queue_reqs"] == 0
 
 
 # ---------------------------------------------------------------- the screen

@@ -29,6 +29,12 @@ SCRIPT: list[do.Operation] = [
     do.RunCopies(),
 ]
 
+ALWAYS_POSSIBLE = (
+    do.Ask, do.Admit, do.AdmitCold, do.Extend, do.Run, do.Publish, do.Slide, do.Truncate, do.Drop, do.Flush,
+    do.Undone,
+)  # fmt: skip
+"""In every mix; copies are not."""
+
 
 @pytest.mark.parametrize("mix", MIXES)
 def test_ten_thousand_operations_of_every_mix_find_no_fault(mix: str) -> None:
@@ -37,15 +43,12 @@ def test_ten_thousand_operations_of_every_mix_find_no_fault(mix: str) -> None:
     for number in range(10):
         assert run_episode(Drawn(seed=1, mix=mix), number, 1_000, tally) is None
     assert tally.total >= 10_000
-    if "S" in mix:  # a hit needs a snapshot at just its place
-        assert min(tally.hits, tally.reclaimed, tally.refused) > 0, tally
-        return
-    assert set(tally.operations) == {
-        "Ask", "Admit", "AdmitCold", "Extend", "Run", "RunCopies", "Publish", "Slide", "Truncate", "Drop",
-        "Flush", "Undone",
-    }  # fmt: skip
-    assert min(tally.hits, tally.reclaimed, tally.duplicates_returned, tally.refused) > 50, tally
-    assert tally.holes_filled > 0 or mix == "F"
+    assert set(tally.operations) >= {word.__name__ for word in ALWAYS_POSSIBLE}, tally
+    assert min(tally.hits, tally.reclaimed, tally.refused) > 5, "an idle run shows nothing"
+    if mix in ("F", "FW", "FWV", "WLF"):
+        assert min(tally.hits, tally.duplicates_returned) > 100 and tally.operations["RunCopies"], tally
+    if mix in ("W", "FW", "FWV", "WLF"):
+        assert tally.holes_filled > 50, tally
     assert tally.skipped < tally.total / 5, "most of what is drawn can be done"
 
 

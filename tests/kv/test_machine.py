@@ -261,7 +261,7 @@ class CacheMachine(RuleBasedStateMachine):
 
 
 CacheMachine.TestCase.settings = settings(
-    max_examples=150,
+    max_examples=2_000,
     stateful_step_count=40,
     deadline=None,
     derandomize=True,

@@ -11,7 +11,7 @@ from transom.values import Choice, StepResult, StepWork
 
 
 class ModelRunner:
-    """Writes the KV bytes. `tables` are the cache's row tables, int32 `[rows, pages]`, read where they lie."""
+    """Writes the KV bytes. `tables`: the cache's row tables, int32 `[rows, pages]`, read where they lie."""
 
     def __init__(self, ops: Ops, model: Model, store: KVStore, tables: Sequence[I32]) -> None:
         self._ops = ops

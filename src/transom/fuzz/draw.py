@@ -111,7 +111,15 @@ class Drawer:
         if holding.computed >= len(job.tokens) and chance < 0.75:
             self._seen.append(tuple(job.tokens.tolist()))
             return do.Drop(request)
-        return do.Extend(request, self._length(max(1, len(job.tokens) - holding.computed)))
+        return do.Extend(request, self._chunk(holding.computed, max(1, len(job.tokens) - holding.computed)))
+
+    def _chunk(self, computed: int, most: int) -> int:
+        """Often to the end of a page, where everything that is kept is kept."""
+        size = self._driver.setting.page_size
+        tokens = self._length(most)
+        if self._random.random() < 0.3:
+            tokens = max(1, (computed + tokens) // size * size - computed)
+        return tokens
 
     def _length(self, most: int) -> int:
         """Mostly all, else a few tokens."""

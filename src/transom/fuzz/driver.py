@@ -79,10 +79,20 @@ class Driver:
             case do.RunCopies():
                 return self._run_copies()
             case do.Flush():
-                self.cache.flush()
-                return True
+                return self._flush()
         job = self.jobs.get(operation.request)
         return job is not None and self._go_on(operation, job)
+
+    def _flush(self) -> bool:
+        """Nothing that was there is found afterwards, not even what a running request still reads."""
+        epoch = self.cache.epoch
+        self.cache.flush()
+        assert self.cache.epoch > epoch, epoch
+        for request, job in self.jobs.items():
+            namespace = self.cache.namespace(RequestId(request), job.holding.namespace.salt)
+            offer = self.cache.offer(namespace, job.tokens)
+            assert offer == self.cache.cold(), ("found after a flush", offer, job)
+        return True
 
     # ---------------------------------------------------------------- requests that come
 

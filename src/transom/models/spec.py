@@ -64,7 +64,7 @@ class ModelSpec:
 
 @dataclass(frozen=True, slots=True)
 class LayerWeights:
-    """Norms are float32, None where a model has none; `qkv` stacks q, k, v and `gate_up` gates, ups along `out`."""
+    """Norms are float32, None where a model has none; `qkv` stacks q, k, v, `gate_up` gates and ups."""
 
     attention_norm: F32
     query_norm: F32 | None
