@@ -353,6 +353,8 @@ class HybridCache:
             if source:
                 self.pools[component].reference([source])
         own = tuple([grid.own(holding.start) for grid in self.grids])
+        if not any(own):
+            return
         self._make_room(own, holding.request)
         for component, (grid, source) in enumerate(zip(self.grids, sources, strict=True)):
             if own[component]:
@@ -446,6 +448,8 @@ class HybridCache:
 
     def _end_copies(self, ended: list[Pending]) -> None:
         """One source at a time: two admissions may copy from the same page."""
+        if not ended:
+            return
         for pending in ended:
             assert pending in self.pending, (pending, self.pending)
             if pending.pin:

@@ -345,12 +345,31 @@ class PrefixTree:
     def cut(self, node: Node, count: int) -> None:
         """The last `count` pages of a leaf go back to the pools, of all components."""
         assert not node.children and 0 < count <= node.size, (node, count)
+        if count == node.size:
+            self._remove(node)
+            return
         for component in range(len(self.pools)):
             resident = np.flatnonzero(node.pages[component])
             index = resident[resident >= node.size - count]
             if len(index):
                 self.vacate(node, component, index)
         self.trim(node)
+
+    def _remove(self, leaf: Node) -> None:
+        """All of a leaf at once; it keeps its arrays, to come back with them if that is undone."""
+        assert leaf.parent is not None, leaf
+        for component, (pool, pages) in enumerate(zip(self.pools, leaf.pages, strict=True)):
+            index = np.flatnonzero(pages)
+            if len(index):
+                pool.release(pages[index])
+                self._tell(What.REMOVED, leaf, component, index.tolist())
+        for order, link in zip(self.orders, leaf.links, strict=True):
+            if link.listed:
+                order.leave(link)
+        self._journal.log(self._link, leaf)
+        self._unlink(leaf)
+        self._relist(leaf.parent)
+        self.trim(leaf.parent)
 
     def trim(self, node: Node) -> None:
         """Restores the shape: a leaf ends with a resident page; what owns nothing and leads nowhere goes."""
@@ -401,8 +420,13 @@ class PrefixTree:
         del node.parent.order[bisect_left(node.parent.order, first)]
 
     def _replace(self, node: Node, component: int, entries: Pages) -> None:
-        pages = node.pages
-        self._set(node, node.key, (*pages[:component], entries, *pages[component + 1 :]))
+        """Of one component, whatever the others have."""
+        pages, resident = node.pages, node.resident
+        self._journal.log(self._restore, node, node.key, pages, resident)
+        node.pages = (*pages[:component], entries, *pages[component + 1 :])
+        now = (entries != 0).tobytes()
+        node.resident = (*resident[:component], now, *resident[component + 1 :])
+        self._relist(node)
 
     def _set(self, node: Node, key: bytes, pages: tuple[Pages, ...]) -> None:
         self._journal.log(self._restore, node, node.key, node.pages, node.resident)
