@@ -461,7 +461,7 @@ MUTANTS = (
     Mutant(
         "below-zero",
         "pool.py",
-        "        assert (self._references[index] > 0).all(), (self.name, index, self._references[index])\n",
+        "        assert np.count_nonzero(counts) == len(index), (self.name, index, counts)\n",
         "",
     ),
     Mutant(
@@ -569,5 +569,8 @@ MUTANTS = (
         "explain.py",
         "min(grid.needed(end), path.pages)",
         "min(grid.needed(end) + 1, path.pages)",
+    ),
+    Mutant(
+        "shares-a-token-more", "node.py", "return int(differs.argmax())", "return int(differs.argmax()) + 1"
     ),
 )

@@ -38,7 +38,7 @@ ALWAYS_POSSIBLE = (
 
 @pytest.mark.parametrize("mix", MIXES)
 def test_ten_thousand_operations_of_every_mix_find_no_fault(mix: str) -> None:
-    """Fifty thousand in all, page sizes and windows drawn."""
+    """A hundred and twenty thousand in all, page sizes and windows drawn."""
     tally = Tally(Counter())
     for number in range(10):
         assert run_episode(Drawn(seed=1, mix=mix), number, 1_000, tally) is None

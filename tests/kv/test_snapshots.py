@@ -71,6 +71,22 @@ def test_an_old_snapshot_goes_for_a_new_one() -> None:
     assert world.offer(up_to(21))[1].begin.start == 20
 
 
+def test_a_snapshot_not_copied_yet_is_taken_back_like_any_other_and_then_not_copied() -> None:
+    """Two pages: a request's own and its snapshot to come, which goes for the own page of another."""
+    world = states(pages=2)
+    first = world.admit(up_to(12))
+    world.compute(first, 8)
+    world.settle(first)
+    assert len(world.cache.pending_copies()) == 1 and world.cache.room()[1] == 1
+    second = world.admit(range(100, 110))
+    assert world.cache.pending_copies() == ()
+    world.audit()
+    world.compute(second, 4)
+    world.compute(first, 12)
+    world.finish(second)
+    world.finish(first)
+
+
 def test_a_chunk_begins_anew_at_its_boundary() -> None:
     """Chunk 8, page 4: at 16 nothing of the chunked component is needed; at 15 its chunk from 8 on."""
     world = World((Full(), Chunked(8)), (64, 8), 4)

@@ -350,6 +350,8 @@ class HybridCache:
         for component, source in enumerate(sources):
             if source:
                 self.pools[component].reference([source])
+        if not any(takes):
+            return
         self._make_room(takes, holding.request)
         for component, (grid, source) in enumerate(zip(self.grids, sources, strict=True)):
             if not takes[component]:
@@ -448,6 +450,8 @@ class HybridCache:
 
     def _end_copies(self, ended: list[Pending]) -> None:
         """One source at a time: two admissions may copy from the same page."""
+        if not ended:
+            return
         for pending in ended:
             assert pending in self.pending, (pending, self.pending)
             if pending.pin:

@@ -157,9 +157,12 @@ class PagePool:
     def unreference(self, pages: ArrayLike) -> None:
         """One row less reads each of `pages`, distinct pages of the tree."""
         index = as_pages(pages)
-        assert (self._references[index] > 0).all(), (self.name, index, self._references[index])
+        counts = self._references[index]
+        assert np.count_nonzero(counts) == len(index), (self.name, index, counts)
         self._journal.log(self._add, index)
-        self._subtract(index)
+        counts -= 1
+        self._references[index] = counts
+        self.idle += len(index) - int(np.count_nonzero(counts))
 
     # ---------------------------------------------------------------- inverses
 

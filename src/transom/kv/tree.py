@@ -10,139 +10,21 @@ from transom.kv.components import PageRule
 from transom.kv.events import EventLog, What
 from transom.kv.holding import Namespace
 from transom.kv.journal import Journal
+from transom.kv.node import NO_PAGES, TOKEN_BYTES, Node, Path, Root, as_key, residency, shared_tokens
 from transom.kv.order import RANK_PINNED, RANK_USEFUL, RANK_USELESS, Clock, Link, Order, Policy, Price
 from transom.kv.pool import PagePool, Pages, as_pages
-from transom.values import Tokens
 
-TOKEN_BYTES = 4
-NO_PAGES: Pages = np.zeros(0, dtype=np.int64)
-
-
-class Node:
-    """A run of tokens after its parent's. Mutable, owned by the tree.
-
-    key      int32 tokens as bytes, a page multiple; empty in roots only
-    pages    per component, one entry per page of the key, 0 = hole; arrays are replaced, never written to
-    resident per component, one byte per page: 1 where `pages` is not 0
-    children by their first page
-    order    the same first pages, sorted: equal beginnings lie side by side
-    links    places in the reclaim orders
-    start    pages before it
-    pinned   until which step a user has pinned it
-    """
-
-    __slots__ = ("children", "key", "links", "order", "pages", "parent", "pinned", "resident", "start")
-
-    def __init__(self, parent: "Node | None", key: bytes, pages: tuple[Pages, ...], orders: int) -> None:
-        self.parent = parent
-        self.start: int = 0 if parent is None else parent.start + parent.size
-        self.pinned = 0
-        self.key = key
-        self.pages = pages
-        self.resident = residency(pages)
-        self.children: dict[bytes, Node] = {}
-        self.order: list[bytes] = []
-        self.links: tuple[Link[Node], ...] = tuple(Link(self) for _ in range(orders))
-
-    @property
-    def size(self) -> int:
-        """Pages of the key."""
-        return len(self.resident[0])
-
-    def __repr__(self) -> str:
-        return f"Node({np.frombuffer(self.key, dtype=np.int32).tolist()}, {[p.tolist() for p in self.pages]})"
-
-
-class Root(Node):
-    """The empty beginning of one namespace."""
-
-    __slots__ = ("namespace",)
-
-    def __init__(self, namespace: Namespace, components: int) -> None:
-        super().__init__(None, b"", (NO_PAGES,) * components, 0)
-        self.namespace = namespace
-
-
-class Path:
-    """What a key shares with the tree: nodes from below the root, where each starts, pages shared.
-
-    The last node may be shared in part. `end` is the deepest node, or the root.
-    """
-
-    __slots__ = ("end", "nodes", "pages", "root", "starts")
-
-    def __init__(self, root: Node) -> None:
-        self.root = self.end = root
-        self.nodes: list[Node] = []
-        self.starts: list[int] = []
-        self.pages = 0
-
-    def follow(self, node: Node, shared: int) -> None:
-        assert 0 < shared <= node.size and (node.parent is self.end or not self.nodes), (node, shared)
-        self.nodes.append(node)
-        self.starts.append(self.pages)
-        self.pages += shared
-        self.end = node
-
-    def lengthen(self, pages: int) -> None:
-        """The last node grew in place, by pages that are shared too."""
-        self.pages += pages
-        assert self.within == self.end.size, (self.within, self.end)
-
-    def cut_last(self, upper: Node) -> None:
-        """The last node was split where the sharing ends; `upper` is what was shared."""
-        assert upper.size == self.within, (upper, self.within)
-        self.nodes[-1] = self.end = upper
-
-    @property
-    def within(self) -> int:
-        """Pages of `end` that are shared; 0 at the root."""
-        return self.pages - self.starts[-1] if self.starts else 0
-
-    def after(self, pages: int) -> tuple[Node, int]:
-        """Where the path stands after its first `pages`: a node, and how many of its pages are passed."""
-        assert 0 <= pages <= self.pages, (pages, self.pages)
-        which = bisect_left(self.starts, pages) - 1
-        return (self.nodes[which], pages - self.starts[which]) if which >= 0 else (self.root, 0)
-
-    def start_of(self, page: int) -> int:
-        """Where the node that holds page `page` of the path starts."""
-        assert 0 <= page < self.pages, (page, self.pages)
-        return self.starts[bisect_right(self.starts, page) - 1]
-
-    def read(self, component: int, start: int, end: int) -> Pages:
-        """Entries [start, end) of the path's pages."""
-        assert start <= end <= self.pages, (start, end, self.pages)
-        parts = [
-            node.pages[component][max(0, start - at) : end - at]
-            for node, at in zip(self.nodes, self.starts, strict=True)
-            if at < end and at + node.size > start
-        ]
-        return parts[0] if len(parts) == 1 else np.concatenate(parts) if parts else NO_PAGES
-
-    def residency(self, component: int) -> bytes:
-        """A byte per page of the path: 1 where it is resident."""
-        whole = b"".join([node.resident[component] for node in self.nodes])
-        return whole[: self.pages]
-
-
-def residency(pages: tuple[Pages, ...]) -> tuple[bytes, ...]:
-    return tuple((entries != 0).tobytes() for entries in pages)
-
-
-def shared_tokens(left: bytes, right: bytes) -> int:
-    """Tokens that two keys have in common from their beginning."""
-    assert len(left) % TOKEN_BYTES == len(right) % TOKEN_BYTES == 0, (left, right)
-    count = min(len(left), len(right)) // TOKEN_BYTES
-    if left[: count * TOKEN_BYTES] == right[: count * TOKEN_BYTES]:
-        return count
-    differs = np.frombuffer(left, np.int32, count) != np.frombuffer(right, np.int32, count)
-    return int(differs.argmax())
-
-
-def as_key(tokens: Tokens, count: int) -> bytes:
-    """The first `count` tokens as the tree compares them, from any integer array."""
-    return np.asarray(tokens)[:count].astype(np.int32, copy=False).tobytes()
+__all__ = [
+    "NO_PAGES",
+    "TOKEN_BYTES",
+    "Node",
+    "Path",
+    "PrefixTree",
+    "Root",
+    "as_key",
+    "residency",
+    "shared_tokens",
+]
 
 
 class PrefixTree:
@@ -345,12 +227,31 @@ class PrefixTree:
     def cut(self, node: Node, count: int) -> None:
         """The last `count` pages of a leaf go back to the pools, of all components."""
         assert not node.children and 0 < count <= node.size, (node, count)
+        if count == node.size:
+            self._remove(node)
+            return
         for component in range(len(self.pools)):
             resident = np.flatnonzero(node.pages[component])
             index = resident[resident >= node.size - count]
             if len(index):
                 self.vacate(node, component, index)
         self.trim(node)
+
+    def _remove(self, leaf: Node) -> None:
+        """All of a leaf at once; it keeps its arrays, to come back with them if that is undone."""
+        assert leaf.parent is not None, leaf
+        for component, (pool, pages) in enumerate(zip(self.pools, leaf.pages, strict=True)):
+            index = np.flatnonzero(pages)
+            if len(index):
+                pool.release(pages[index])
+                self._tell(What.REMOVED, leaf, component, index.tolist())
+        for order, link in zip(self.orders, leaf.links, strict=True):
+            if link.listed:
+                order.leave(link)
+        self._journal.log(self._link, leaf)
+        self._unlink(leaf)
+        self._relist(leaf.parent)
+        self.trim(leaf.parent)
 
     def trim(self, node: Node) -> None:
         """Restores the shape: a leaf ends with a resident page; what owns nothing and leads nowhere goes."""
@@ -401,8 +302,13 @@ class PrefixTree:
         del node.parent.order[bisect_left(node.parent.order, first)]
 
     def _replace(self, node: Node, component: int, entries: Pages) -> None:
-        pages = node.pages
-        self._set(node, node.key, (*pages[:component], entries, *pages[component + 1 :]))
+        """Of one component, whatever the others have."""
+        pages, resident = node.pages, node.resident
+        self._journal.log(self._restore, node, node.key, pages, resident)
+        node.pages = (*pages[:component], entries, *pages[component + 1 :])
+        now = (entries != 0).tobytes()
+        node.resident = (*resident[:component], now, *resident[component + 1 :])
+        self._relist(node)
 
     def _set(self, node: Node, key: bytes, pages: tuple[Pages, ...]) -> None:
         self._journal.log(self._restore, node, node.key, node.pages, node.resident)
