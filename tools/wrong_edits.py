@@ -80,14 +80,14 @@ MUTANTS = (
     Mutant(
         "full-pages-found-are-given-back",
         "holding.py",
-        "return max(self.published, grid.floor(self.full_until)) if grid.rooted else self.published",
-        "return self.published",
+        "found = max(self.published, grid.floor(self.full_until)) if grid.rooted else self.published",
+        "found = self.published",
     ),
     Mutant(
         "full-pages-taken-twice",
         "holding.py",
-        "return grid.ceil(self.full_until if grid.rooted else self.start)",
-        "return grid.ceil(self.start)",
+        "return grid.entries(self.full_until if grid.rooted else self.start)",
+        "return grid.entries(self.start)",
     ),
     # ------------------------------------------------------------ the two reports
     Mutant(

@@ -131,7 +131,7 @@ def random_requests(rng: random.Random, count: int, vocabulary: int, longest: in
             Request(
                 id=RequestId(number + 1),
                 prompt=np.array((stem[:shared] + own)[:longest], dtype=np.int32),
-                max_tokens=rng.choice([1, 2, rng.randrange(3, OUTPUTS_MAX), OUTPUTS_MAX]),
+                max_tokens=rng.choice([1, rng.randrange(3, OUTPUTS_MAX), OUTPUTS_MAX, OUTPUTS_MAX]),
                 sampling=Sampling(temperature=rng.choice([0.0, 0.9]), seed=number),
             )
         )

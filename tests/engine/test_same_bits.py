@@ -52,7 +52,7 @@ def test_logits_of_random_schedules_equal_the_cold_run(moved: list[Moved]) -> No
 def test_most_schedules_had_a_hit_a_split_chunk_and_a_retraction(moved: list[Moved]) -> None:
     for what in ("hit", "split_chunk", "retraction"):
         share = sum(getattr(one, what) for one in moved) / SCHEDULES
-        assert share >= 0.4, f"a {what} in only {share:.0%} of the schedules"
+        assert share >= 0.5, f"a {what} in only {share:.0%} of the schedules"
 
 
 def play_and_compare(model: Model, seed: int) -> Moved:
