@@ -54,8 +54,9 @@ STORIES = [
     [
         r"model +gemma-3-270m \(gemma3\), 3 full layers, 15 layers of window 512",
         r"weights +\d+(\.\d)? MiB",
-        r"KV full +[\d,]+ tokens, \d+(\.\d)? [MG]iB",
-        r"KV window +[\d,]+ tokens, \d+(\.\d)? [MG]iB",
+        r"KV memory +\d+(\.\d)? [MG]iB, shared by what follows",
+        r"KV full +up to [\d,]+ tokens",
+        r"KV window +up to [\d,]+ tokens",
         r"context +[\d,]+ tokens served",
         r"steps +up to 32 requests, 512 tokens; pages of 16",
         r"threads +\d+, \w+",

@@ -91,3 +91,11 @@ def test_a_failed_retraction_is_undone(monkeypatch: pytest.MonkeyPatch) -> None:
     assert world.scheduler.stats().retractions == 0
     assert world.scheduler.plan() == plan
     world.finish()
+
+
+def test_the_cache_is_told_a_request_s_priority() -> None:
+    world = World(page=4, windows=(4,), pages=(64, 64), chunk=8)
+    world.submit([5] * 4, 8, priority=3)
+    world.step()
+    assert [holding.priority for holding in world.cache.holdings if holding] == [3]
+    world.finish()

@@ -4,6 +4,7 @@ import json
 import shlex
 
 import httpx
+import msgspec
 import pytest
 from tests.engine.fake_engine import ready
 from tests.server.toy import Running
@@ -17,6 +18,7 @@ def test_the_screen_has_every_number_that_was_chosen(capsys: pytest.CaptureFixtu
     for part in (
         "toy (echo), 3 full layers, 15 layers of window 512",
         "11.8 MiB",
+        "KV memory   6.0 MiB",
         "1,024 tokens, 1.0 MiB",
         "1,024 tokens, 5.0 MiB",
         "512 tokens served",
@@ -27,6 +29,14 @@ def test_the_screen_has_every_number_that_was_chosen(capsys: pytest.CaptureFixtu
         assert part in shown
     assert shown.count("\n") <= 24
     assert "\x1b" not in shown
+
+
+def test_a_shared_budget_is_said_once_and_what_each_pool_could_have_of_it() -> None:
+    parts = tuple(msgspec.structs.replace(part, shared=True, bytes=6 << 20) for part in ready().components)
+    lines = banner.banner_lines(msgspec.structs.replace(ready(), components=parts), "toy", "http://x")
+    texts = {line.label: line.text for line in lines}
+    assert texts["KV memory"] == "6.0 MiB, shared by what follows"
+    assert texts["KV full"] == "up to 1,024 tokens"
 
 
 def test_the_curl_line_asks_a_question_that_is_answered(toy: Running, http: httpx.Client) -> None:

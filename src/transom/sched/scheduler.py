@@ -189,7 +189,13 @@ class Scheduler:
         if isinstance(intent, Continue):
             return intent.running.holding
         progress = intent.waiting.progress
-        return self._cache.admit(progress.id, intent.namespace, progress.tokens(), intent.offer)
+        return self._cache.admit(
+            progress.id,
+            intent.namespace,
+            progress.tokens(),
+            intent.offer,
+            priority=progress.request.priority,
+        )
 
     def _extend(self, intent: Continue | Admit, holding: Holding, transaction: Transaction) -> bool:
         """Whether `holding` has pages for the span; without, it is as it was before the plan.

@@ -1,7 +1,7 @@
 """What a person sees when the server is up: one screen, every number that was chosen for them."""
 
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from transom import wire
@@ -17,6 +17,7 @@ def banner_lines(ready: wire.Ready, served_name: str, url: str) -> list[Line]:
     return [
         Line("model", f"{served_name} ({ready.architecture}), {_layers(ready.components)}"),
         Line("weights", _bytes(ready.weights_bytes)),
+        Line("KV memory", _memory(ready.components)),
         *(Line(f"KV {part.name}", _pool(part)) for part in ready.components),
         Line("context", f"{ready.context:,} tokens served"),
         Line(
@@ -67,8 +68,17 @@ def _layers(components: Iterable[wire.ComponentInfo]) -> str:
 
 
 def _pool(part: wire.ComponentInfo) -> str:
-    share = "at most " if part.shared else ""
-    return f"{share}{part.tokens:,} tokens, {share}{_bytes(part.bytes)}"
+    if part.shared:
+        return f"up to {part.tokens:,} tokens"
+    return f"{part.tokens:,} tokens, {_bytes(part.bytes)}"
+
+
+def _memory(parts: Sequence[wire.ComponentInfo]) -> str:
+    """Of a shared budget every component could have all."""
+    sizes = [part.bytes for part in parts]
+    if all(part.shared for part in parts):
+        return f"{_bytes(max(sizes))}, shared by what follows"
+    return _bytes(sum(sizes))
 
 
 def _bytes(count: int) -> str:
