@@ -174,13 +174,13 @@ MUTANTS = (
     Mutant("copy-unasked", "cache.py", "        self._make_room(takes, holding.request)\n", ""),
     Mutant(
         "partial-page-published",
-        "cache.py",
-        "published=self.grids[0].floor(",
-        "published=self.grids[0].ceil(",
+        "begin.py",
+        "published=grids[0].floor(",
+        "published=grids[0].ceil(",
     ),
     Mutant(
         "partial-page-not-pinned",
-        "cache.py",
+        "begin.py",
         " + (pool.unreferenced([source]) if source else 0))",
         ")",
     ),

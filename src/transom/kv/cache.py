@@ -7,13 +7,14 @@ from collections.abc import Sequence
 
 from transom.errors import NoSpace
 from transom.kv import layout as sizes
+from transom.kv.begin import holding_of, offer_of
 from transom.kv.budget import Budget
 from transom.kv.check import check
 from transom.kv.events import EventBatch, EventLog
 from transom.kv.explain import Explanation, explain
 from transom.kv.fork import begin_fork, copy_of, private_entries, share
 from transom.kv.holding import Begin, Holding, Namespace, Offer, Pending
-from transom.kv.journal import Journal, Savepoint, Transaction
+from transom.kv.journal import Journal, Transaction
 from transom.kv.layout import CacheLayout, PrefixCaching
 from transom.kv.match import Hit, best_hit, found_again, repaired
 from transom.kv.pins import Pins
@@ -30,14 +31,11 @@ from transom.values import Discard, PageCopy, RequestId, Tokens
 __all__ = [
     "Begin",
     "CacheLayout",
-    "CacheStats",
     "Holding",
     "HybridCache",
     "Namespace",
     "Offer",
     "PrefixCaching",
-    "RowTable",
-    "Savepoint",
     "Transaction",
 ]
 
@@ -89,7 +87,8 @@ class HybridCache:
         hit = best_hit(self.tree, self.grids, namespace, as_key(tokens, len(tokens) - 1))
         repair = repaired(hit, self.grids, self.layout.layers)
         found = [hit] if hit.begin.full_until else []
-        return (*map(self._offer, [repair, *found] if repair else found), self.cold())
+        ways = [repair, *found] if repair else found
+        return (*[offer_of(hit, self.grids, self.pools) for hit in ways], self.cold())
 
     def cold(self) -> Offer:
         """To begin at 0, which is always offered."""
@@ -170,7 +169,7 @@ class HybridCache:
         if None not in self.holdings:
             raise NoSpace("rows", 1, 0)
         with self._journal.transaction():
-            holding = self._holding(request, namespace, hit)
+            holding = holding_of(hit, self.grids, request, namespace, self.holdings.index(None))
             holding.prompt, holding.priority = len(tokens), priority
             self._begin(holding, hit)
         return holding
@@ -310,13 +309,6 @@ class HybridCache:
 
     # ---------------------------------------------------------------- admission
 
-    def _offer(self, hit: Hit) -> Offer:
-        pins = []
-        for component, (grid, pool) in enumerate(zip(self.grids, self.pools, strict=True)):
-            pages, source = hit.read(component, grid), hit.source(component, grid)
-            pins.append(pool.unreferenced(pages[pages != 0]) + (pool.unreferenced([source]) if source else 0))
-        return Offer(hit.begin, tuple([hit.takes(grid) for grid in self.grids]), tuple(pins))
-
     def _begin(self, holding: Holding, hit: Hit) -> None:
         """References first, then pages: what is referenced cannot be reclaimed for what is taken."""
         self._seat(holding.row, holding)
@@ -328,22 +320,6 @@ class HybridCache:
         sources = tuple([hit.source(component, grid) for component, grid in enumerate(self.grids)])
         self._take_own(holding, tuple([hit.takes(grid) for grid in self.grids]), sources)
         self.counters.admit(hit.begin, sum(source != 0 for source in sources))
-
-    def _holding(self, request: RequestId, namespace: Namespace, hit: Hit) -> Holding:
-        start = hit.begin.start
-        return Holding(
-            request=request,
-            row=self.holdings.index(None),
-            namespace=namespace,
-            start=start,
-            computed=start,
-            allocated=start,
-            published=self.grids[0].floor(start),
-            kept=tuple([hit.kept(grid) for grid in self.grids]),
-            exact=tuple([hit.exact(component, grid) for component, grid in enumerate(self.grids)]),
-            full_until=hit.begin.full_until,
-            clip=hit.begin.clip,
-        )
 
     def _take_own(self, holding: Holding, takes: tuple[int, ...], sources: tuple[int, ...]) -> None:
         """Pages of its own: for the page that `start` lies in, and for a state; copied from `sources`."""

@@ -1,0 +1,36 @@
+"""From what was found in the tree to what is offered, and to the holding that takes the offer."""
+
+from transom.kv.components import PageRule
+from transom.kv.holding import Holding, Namespace, Offer
+from transom.kv.match import Hit
+from transom.kv.pool import PagePool
+from transom.values import RequestId
+
+
+def offer_of(hit: Hit, grids: tuple[PageRule, ...], pools: tuple[PagePool, ...]) -> Offer:
+    """What admission at `hit` would take and reference, by component."""
+    pins = []
+    for component, (grid, pool) in enumerate(zip(grids, pools, strict=True)):
+        pages, source = hit.read(component, grid), hit.source(component, grid)
+        pins.append(pool.unreferenced(pages[pages != 0]) + (pool.unreferenced([source]) if source else 0))
+    return Offer(hit.begin, tuple([hit.takes(grid) for grid in grids]), tuple(pins))
+
+
+def holding_of(
+    hit: Hit, grids: tuple[PageRule, ...], request: RequestId, namespace: Namespace, row: int
+) -> Holding:
+    """The holding of a request that begins at `hit`: not seated yet, nothing referenced."""
+    start = hit.begin.start
+    return Holding(
+        request=request,
+        row=row,
+        namespace=namespace,
+        start=start,
+        computed=start,
+        allocated=start,
+        published=grids[0].floor(start),
+        kept=tuple([hit.kept(grid) for grid in grids]),
+        exact=tuple([hit.exact(component, grid) for component, grid in enumerate(grids)]),
+        full_until=hit.begin.full_until,
+        clip=hit.begin.clip,
+    )
