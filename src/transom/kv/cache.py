@@ -129,7 +129,7 @@ class HybridCache:
     def explain(self, namespace: Namespace, tokens: Tokens) -> Explanation:
         """Why a request with `tokens` would begin where it would."""
         key = as_key(tokens, len(tokens) - 1)
-        return explain(self.tree, self.grids, self.log, namespace, key)
+        return explain(self.tree, self.grids, self.layout.layers, self.log, namespace, key)
 
     def events(self, since: int) -> EventBatch:
         """What was stored and removed, from event number `since` on."""

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from transom.kv.components import PageRule
 from transom.kv.events import EventLog
 from transom.kv.holding import Namespace
-from transom.kv.match import best_hit, candidates
+from transom.kv.match import best_hit, candidates, repaired
 from transom.kv.tree import Path, PrefixTree
 from transom.values import RequestId
 
@@ -48,12 +48,14 @@ Reason = Diverged | Evicted | Hole
 class Explanation:
     """`start` is where a request would begin, `shared` how many tokens the tree has of it in any component.
 
-    `lost` tokens are computed again though they were computed once: what a repair would have to beat.
+    `lost` tokens are computed again though they were computed once, if it begins so. `repair` is where it
+    would begin to rebuild windows instead, None if that computes no less, or cannot be done.
     """
 
     start: int
     shared: int
     reasons: tuple[Reason, ...]
+    repair: int | None = None
 
     @property
     def lost(self) -> int:
@@ -61,11 +63,17 @@ class Explanation:
 
 
 def explain(
-    tree: PrefixTree, grids: tuple[PageRule, ...], log: EventLog, namespace: Namespace, key: bytes
+    tree: PrefixTree,
+    grids: tuple[PageRule, ...],
+    layers: tuple[int, ...],
+    log: EventLog,
+    namespace: Namespace,
+    key: bytes,
 ) -> Explanation:
     """Of a request whose tokens, but for the last, are `key`."""
     path = tree.walk(namespace, key)
-    start = best_hit(tree, grids, namespace, key).begin.start
+    hit = best_hit(tree, grids, namespace, key)
+    start, repair = hit.begin.start, repaired(hit, grids, layers)
     page = tree.page_bytes
     tail = key[path.pages * page : (path.pages + 1) * page]
     within = max([tokens for _, _, tokens in candidates(path, path.pages, tail)], default=0)
@@ -76,7 +84,7 @@ def explain(
     if start < shared:
         for component, grid in enumerate(grids):
             reasons += _holes(log, namespace, key, path, shared, component, grid)
-    return Explanation(start, shared, tuple(reasons))
+    return Explanation(start, shared, tuple(reasons), None if repair is None else repair.begin.start)
 
 
 def _why_no_further(
