@@ -5,16 +5,15 @@ were missing or themselves inexact, a digest that says so. Nothing here uses the
 """
 
 from functools import cache
-from unittest.mock import patch
 
 import numpy as np
 from numpy.typing import NDArray
-from tests.kv.world import FaultyJournal, Job, World
+from tests.kv.world import Job, World
 
 from transom.fuzz.contents import Contents, Digests, of_component, prefix_digests
 from transom.fuzz.kinds import first_key
 from transom.fuzz.residency import Prefix
-from transom.kv.cache import CacheLayout, HybridCache, Namespace, PrefixCaching
+from transom.kv.cache import Namespace
 from transom.kv.tree import Node
 from transom.values import ComponentSpec, PageCopy
 
@@ -93,15 +92,9 @@ class LayeredWorld(World):
         page_size: int,
         layers: tuple[int, ...],
         *,
-        rows: int = 4,
         context: int = 64,
-        caching: PrefixCaching = PrefixCaching.ON,
     ) -> None:
-        super().__init__(kinds, pages, page_size, rows=rows, context=context, caching=caching)
-        with patch("transom.kv.cache.Journal", FaultyJournal):
-            self.cache = HybridCache(
-                CacheLayout(kinds, pages, page_size, rows, context, caching, layers=layers)
-            )
+        super().__init__(kinds, pages, page_size, context=context, layers=layers)
         self.layers = layers
         self.contents = LayeredContents(pages, page_size, layers)
 

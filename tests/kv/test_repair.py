@@ -5,15 +5,16 @@ from itertools import product
 import numpy as np
 import pytest
 from tests.kv.layered import LayeredWorld, is_enough, latest_start
+from tests.kv.test_fork import fork
 from tests.kv.test_machine import CONTEXT, CacheMachine, one_operation
 from tests.kv.world import World, components
 
 from transom.errors import ConfigError, NoSpace
-from transom.kv.cache import Begin, CacheLayout, HybridCache, PrefixCaching
+from transom.kv.cache import Begin, CacheLayout, HybridCache
 from transom.kv.layout import pages_alone
 from transom.kv.reclaim import reclaim
 from transom.kv.repair import repair_start
-from transom.values import Full, RequestId, Window
+from transom.values import Full, RequestId, State, Window
 
 MODELS = (
     ("FW", (0, 1)),
@@ -22,6 +23,8 @@ MODELS = (
     ("FWV", (1, 2, 0)),
     ("FWV", (2, 0, 1, 1)),
     ("WLF", (0, 1, 2, 0)),
+    ("FC", (1, 1, 0, 1)),
+    ("CFW", (0, 2, 1, 0, 2)),
 )
 """Mixes of components, and stacks of layers on them."""
 
@@ -203,6 +206,41 @@ def test_full_pages_beyond_an_island_are_read_and_not_stored_again() -> None:
     assert world.cache.pools[0].free == full_free
 
 
+@pytest.mark.parametrize("computed", [22, 36, 40, 41])
+def test_a_fork_of_a_repair_goes_on_as_one(computed: int) -> None:
+    world = hybrid(page_size=4, window=7, layers=(1, 0, 1, 1))
+    world.serve(up_to(40))
+    lose_windows(world)
+    job = world.admit(up_to(40, 50, 51))
+    world.compute(job, computed)
+    child = fork(world, job)
+    world.run_copies()
+    world.audit()
+    assert child.holding.clip == job.holding.clip == 20
+    world.finish(job, 3)
+    world.finish(child, 5)
+    assert world.offer(up_to(40, 60))[1].begin == Begin(40, 40, 40)
+
+
+def test_an_explanation_says_where_a_repair_would_begin() -> None:
+    world = hybrid(page_size=4, window=7, layers=(1, 0, 1, 1))
+    world.serve(up_to(40))
+    lose_windows(world)
+    tokens = np.array(up_to(40, 50), np.int32)
+    why = world.cache.explain(world.cache.namespace(RequestId(99), ""), tokens)
+    assert (why.start, why.lost, why.repair) == (0, 40, 20)
+
+
+def test_where_a_state_is_kept_no_repair_is_offered() -> None:
+    """A state is not rebuilt from any run of tokens; full pages are read all the same."""
+    world = World((Full(), Window(4), State(4)), (64, 64, 8), 4, layers=(1, 0, 2))
+    world.serve(up_to(24))
+    with world.cache.transaction():
+        for component in (1, 2):
+            reclaim(world.cache.tree, component, world.cache.pools[component].idle)
+    assert world.offer(up_to(24, 50))[1].begin == Begin(0, 24, 0)
+
+
 def test_an_offered_repair_is_refused_when_its_full_pages_are_gone() -> None:
     world = hybrid(page_size=4, window=4, layers=(1, 0, 1))
     world.serve(up_to(24))
@@ -236,7 +274,7 @@ class RepairMachine(CacheMachine):
     def begin_with(self, page_size: int, window: int, mix: str, layers: tuple[int, ...], slack: int) -> None:
         kinds = components(mix, window)
         pages = tuple(pages_alone(kind, page_size, CONTEXT, 1) + slack for kind in kinds)
-        self.world = LayeredWorld(kinds, pages, page_size, layers, context=CONTEXT, caching=PrefixCaching.ON)
+        self.world = LayeredWorld(kinds, pages, page_size, layers, context=CONTEXT)
         self.cache = self.world.cache
         self.seen: list[list[int]] = [[0] * CONTEXT]
 

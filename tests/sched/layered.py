@@ -38,6 +38,10 @@ class LayeredRunner(ContentRunner):
                 if component == copy.component:
                     pages = self.stored[layer]
                     pages[copy.target, : copy.tokens] = pages[copy.source, : copy.tokens]
+        for discard in work.discards:
+            for layer, component in enumerate(self.layers):
+                if component == discard.component:
+                    self.stored[layer][list(discard.pages)] = -9
         for span in work.spans:
             self._check_tokens(span)
             self._compute(span)

@@ -105,6 +105,7 @@ def random_world(rng: random.Random, page: int, window: int) -> World:
         page,
         window,
         rng.choice([(0, 1), (1, 0), (1, 0, 1), (1, 1, 0, 1)]),
+        page_bytes=rng.choice([(), (), (3, 5)]),
         pages=[int(least[0] * (1 + full_more)), int(least[1] * (1 + window_more))],
         rows=rng.choice([1, 2, 4, 8]),
         chunk=rng.choice([1, 3, 8, 20]),

@@ -48,8 +48,11 @@ class World:
         budget: int | None = None,
         page_bytes: tuple[int, ...] = (),
         policy: CachePolicy = CachePolicy.VALUE,
+        layers: tuple[int, ...] = (),
     ) -> None:
-        layout = CacheLayout(kinds, pages, page_size, rows, context, caching, budget, page_bytes, policy)
+        layout = CacheLayout(
+            kinds, pages, page_size, rows, context, caching, budget, page_bytes, policy, layers=layers
+        )
         self.cache = HybridCache(layout)
         self.page_size = page_size
         self.kinds = kinds
