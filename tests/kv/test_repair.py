@@ -103,17 +103,6 @@ def test_where_no_window_is_left_a_repair_is_offered_before_cold() -> None:
     ]
 
 
-def test_what_a_repair_would_compute_is_explained() -> None:
-    world = hybrid(page_size=4, window=4, layers=(1, 0, 1))
-    world.serve(up_to(24))
-    namespace = world.cache.namespace(RequestId(99), "")
-    asked = np.array(up_to(24, 50), np.int32)
-    assert world.cache.explain(namespace, asked).repair is None, "nothing is lost"
-    lose_windows(world)
-    told = world.cache.explain(namespace, asked)
-    assert (told.start, told.lost, told.repair) == (0, 24, 17)
-
-
 def test_an_island_that_leaves_less_to_compute_comes_before_a_repair() -> None:
     """Windows of [12, 16) are left: begin at 16, not at 14, though full pages reach 24."""
     world = hybrid(page_size=4, window=4, layers=(1, 1, 1, 0))
