@@ -230,6 +230,20 @@ def test_where_a_state_is_kept_no_repair_is_offered() -> None:
     assert world.offer(up_to(24, 50))[1].begin == Begin(0, 24, 0)
 
 
+def test_growth_foretold_of_an_offer_is_what_its_holding_grows_by() -> None:
+    world = hybrid(page_size=4, window=7, layers=(1, 0, 1, 1))
+    world.serve(up_to(40))
+    lose_windows(world)
+    tokens = np.array(up_to(40, *range(50, 60)), np.int32)
+    namespace = world.cache.namespace(RequestId(99), "")
+    for offer in world.cache.offers(namespace, tokens):
+        foretold = [world.cache.growth(offer.begin, end) for end in range(51)]
+        job = world.admit_by(tokens, namespace, offer)
+        assert foretold == [world.cache.growth(job.holding, end) for end in range(51)], offer
+        assert foretold[40][0] == (0 if offer.begin.full_until else 10), offer
+        world.drop(job)
+
+
 def test_an_offered_repair_is_refused_when_its_full_pages_are_gone() -> None:
     world = hybrid(page_size=4, window=4, layers=(1, 0, 1))
     world.serve(up_to(24))
