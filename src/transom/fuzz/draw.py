@@ -5,7 +5,7 @@ from random import Random
 
 from transom.fuzz import operations as do
 from transom.fuzz.driver import Driver
-from transom.fuzz.kinds import MIXES, PAGE_SIZES, WINDOWS, components, is_state, keeps_everything
+from transom.fuzz.kinds import MIXES, PAGE_SIZES, WINDOWS, components, first_key, is_state, keeps_everything
 from transom.fuzz.operations import Operation, Setting
 from transom.kv.layout import pages_alone
 from transom.kv.order import CachePolicy
@@ -23,18 +23,14 @@ def draw_setting(random: Random, page_size: int | None, window: int | None, mix:
     window = window or random.choice(WINDOWS)
     mix = mix or random.choice(MIXES)
     kinds = components(mix, window)
-    slack = random.randrange(2 + random.choice((0, 1, 3)) * CONTEXT // page_size)
+    alone = [pages_alone(kind, page_size, CONTEXT, 1) for kind in kinds]
     layers = draw_layers(random, kinds)
-    # What is kept whole outlives windows, where these can be rebuilt from it.
-    more = [CONTEXT // page_size * 2 if layers and keeps_everything(kind, CONTEXT) else 0 for kind in kinds]
+    slack = random.randrange(2 + random.choice((0, 1, 3)) * CONTEXT // page_size)
     return Setting(
         page_size=page_size,
         window=window,
         mix=mix,
-        pages=tuple(
-            pages_alone(kind, page_size, CONTEXT, 1) + slack + extra
-            for kind, extra in zip(kinds, more, strict=True)
-        ),
+        pages=tuple(pages + slack for pages in alone),
         rows=random.choice((2, 3, 4, 4)),
         context=CONTEXT,
         prefix_caching=random.random() < 0.85,
@@ -46,14 +42,16 @@ def draw_setting(random: Random, page_size: int | None, window: int | None, mix:
 
 
 def draw_layers(random: Random, kinds: tuple[ComponentSpec, ...]) -> tuple[int, ...]:
-    """A short model on these components, now and then, if they let any be repaired."""
-    if any(is_state(kind) for kind in kinds) or random.random() < 0.4:
+    """A short model on these components, if any is rebuilt from another and that pays within a context."""
+    if any(is_state(kind) for kind in kinds) or random.random() < 0.2:
         return ()
     if len({keeps_everything(kind, CONTEXT) for kind in kinds}) == 1:
         return ()
     layers = list(range(len(kinds))) + [random.randrange(len(kinds)) for _ in range(random.randrange(3))]
     random.shuffle(layers)
-    return tuple(layers)
+    reach = [CONTEXT - first_key(kind, CONTEXT) for kind in kinds]
+    reread = sum(reach[c] for c in layers if not keeps_everything(kinds[c], CONTEXT))
+    return tuple(layers) if reread < CONTEXT * 2 // 3 else ()
 
 
 class Drawer:
@@ -81,6 +79,8 @@ class Drawer:
             return do.Undone(tuple(self._bookkeeping() for _ in range(self._random.randrange(1, 7))))
         if chance < 0.03:
             return self._pin()
+        if driver.setting.layers and chance < 0.08:
+            return self._reclaim()
         if len(driver.jobs) < driver.setting.rows and (not driver.jobs or chance < 0.25):
             return self._arrival()
         return self._step(self._someone())
@@ -119,11 +119,18 @@ class Drawer:
     def _prompt(self) -> tuple[int, ...]:
         """A beginning of an earlier one, and something else."""
         random = self._random
-        before = random.choice(self._seen)[: random.randrange(CONTEXT)]
+        before = random.choice(self._seen)[: max(random.randrange(CONTEXT), random.randrange(CONTEXT))]
         more = 1 + min(random.randrange(CONTEXT - len(before)), random.randrange(12))
         fresh = tuple(int(random.random() < 0.2) for _ in range(more))
         self._seen.append(before + fresh)
         return before + fresh
+
+    def _reclaim(self) -> do.Reclaim:
+        """Windows go by the dozen, what they are rebuilt from now and then."""
+        kinds = self._driver.cache.layout.components
+        component = self._random.randrange(len(kinds))
+        most = 3 if keeps_everything(kinds[component], CONTEXT) else CONTEXT
+        return do.Reclaim(component, 1 + self._random.randrange(most))
 
     def _step(self, request: int) -> do.Bookkeeping | do.Run:
         """What a scheduler would do next with this request, or something stranger."""

@@ -15,6 +15,7 @@ from transom.fuzz.world import Job, World
 from transom.kv.cache import Namespace, Offer, PrefixCaching
 from transom.kv.layout import address_space
 from transom.kv.order import CachePolicy
+from transom.kv.reclaim import reclaim
 from transom.kv.room import Room
 from transom.values import RequestId, Tokens
 
@@ -102,6 +103,8 @@ class Driver:
                 return self._flush()
             case do.Pin():
                 return self._pin(operation)
+            case do.Reclaim():
+                return self._reclaim(operation)
             case do.Fork(child=child):
                 parent = self.jobs.get(operation.request)
                 return parent is not None and self._fork(parent, child)
@@ -160,6 +163,20 @@ class Driver:
         job = Job(holding, tokens)
         self.jobs[request] = job
         self.world.jobs.append(job)
+        return True
+
+    def _reclaim(self, operation: do.Reclaim) -> bool:
+        """What is to be had is as much as before. Not with states: only the cache knows what is pending."""
+        cache, component = self.cache, operation.component
+        if component >= len(cache.pools) or any(is_state(kind) for kind in cache.layout.components):
+            return False
+        idle, space = cache.pools[component].idle, cache.space()
+        if not idle:
+            return False
+        with cache.transaction():
+            reclaim(cache.tree, component, min(idle, operation.pages))
+        assert cache.pools[component].idle <= idle - min(idle, operation.pages), (operation, idle)
+        assert cache.space() == space, (operation, space)
         return True
 
     def _fork(self, parent: Job, child: int) -> bool:

@@ -117,11 +117,19 @@ class Pin:
 
 
 @dataclass(frozen=True, slots=True)
+class Reclaim:
+    """Somebody was short of pages of one component: at most as many as nobody reads go."""
+
+    component: int
+    pages: int
+
+
+@dataclass(frozen=True, slots=True)
 class Flush:
     """A new epoch."""
 
 
-Bookkeeping = Admit | AdmitCold | Extend | Publish | Slide | Truncate | Drop | Fork | Pin | Flush
+Bookkeeping = Admit | AdmitCold | Extend | Publish | Slide | Truncate | Drop | Fork | Pin | Reclaim | Flush
 """What may happen inside a transaction: all but what a runner does."""
 
 
@@ -140,7 +148,7 @@ _WORDS: dict[str, type[Any]] = {
     word.__name__: word
     for word in (
         Setting, Ask, Admit, AdmitCold, Extend, Run, RunCopies, Publish, Slide, Truncate, Drop, Fork, Pin,
-        Flush, Undone,
+        Reclaim, Flush, Undone,
     )
 }  # fmt: skip
 
