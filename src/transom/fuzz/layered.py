@@ -135,7 +135,7 @@ class LayeredWorld(World):
         found = self.contents.read(layer, row, start, end)
         right = of_component(job.digests(start, end), layer)
         own = (found == right) | (found == right ^ INEXACT)
-        assert own.all(), (job.holding, layer, start, found, right)
+        assert own.all(), ("reads positions of another", job.holding, layer, start, found, right)
         return np.asarray(found == right)
 
     # ---------------------------------------------------------------- content
