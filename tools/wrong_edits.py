@@ -396,6 +396,12 @@ MUTANTS = (
     ),
     Mutant("use-undone-elsewhere", "order.py", "        self._journal.log(self._restore, before)\n", ""),
     Mutant(
+        "first-listing-not-undone",
+        "order.py",
+        "            self._journal.log(self._unborn, link, (link.last, link.base, link.uses))\n",
+        "",
+    ),
+    Mutant(
         "split-makes-new",
         "order.py",
         "upper.born, upper.priority, upper.serial = lower.born",

@@ -17,6 +17,7 @@ from transom.fuzz.operations import Operation, Setting
 from transom.fuzz.residency import nodes
 from transom.kv.cache import HybridCache, Namespace
 from transom.kv.holding import Holding
+from transom.values import RequestId
 
 Move = tuple[Operation, ...]
 Path = tuple[Move, ...]
@@ -24,12 +25,17 @@ Path = tuple[Move, ...]
 
 @dataclass(frozen=True, slots=True)
 class Scope:
-    """Which cache, which requests (number i has prompt i), and by how many tokens they may grow at once."""
+    """Which cache, which requests (number i has prompt i), and by how many tokens they may grow at once.
+
+    `short`: components of which somebody else may be short. `forks`: a request that waits may begin as one.
+    """
 
     setting: Setting
     prompts: tuple[tuple[int, ...], ...]
     chunks: tuple[int, ...]
     flushes: int = 0
+    short: tuple[int, ...] = ()
+    forks: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,10 +80,18 @@ def moves(scope: Scope, driver: Driver) -> Iterator[Move]:
         job = driver.jobs.get(number)
         if job is None:
             if len(driver.jobs) < scope.setting.rows:
-                yield do.Ask(number, tokens, ""), do.Admit(number)
+                namespace = driver.cache.namespace(RequestId(number), "")
+                ways = len(driver.cache.offers(namespace, np.array(tokens, np.int32))) - 1
+                for way in range(max(1, ways)):
+                    yield do.Ask(number, tokens, "", way), do.Admit(number)
                 yield (do.AdmitCold(number, tokens, ""),)
+                if scope.forks:
+                    yield from ((do.Fork(other, number),) for other in driver.jobs)
         else:
-            yield from ((operation,) for operation in _steps(scope, number, job.holding, len(tokens)))
+            yield from ((operation,) for operation in _steps(scope, number, job.holding, len(job.tokens)))
+    for component in scope.short:
+        if driver.cache.pools[component].idle:
+            yield (do.Reclaim(component, 1),)
     if driver.cache.epoch < scope.flushes:
         yield (do.Flush(),)
 
@@ -156,6 +170,9 @@ def state_of(driver: Driver) -> bytes:
             p.copy.component,
             named(p.copy.component, np.array([p.copy.source, p.copy.target])),
             p.copy.tokens,
+            named(p.copy.component, np.array([p.pin])),
+            p.snapshot_of,
+            row_owners.get(id(p.reads)),
         )
         for p in cache.pending
     ]

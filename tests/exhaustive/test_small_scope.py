@@ -13,6 +13,7 @@ from transom.fuzz import operations as do
 from transom.fuzz.operations import Setting
 from transom.kv.cache import HybridCache
 from transom.kv.holding import Holding
+from transom.kv.match import Hit
 from transom.values import Tokens
 
 SAME = ((1, 1, 1), (1, 1, 1))
@@ -27,6 +28,7 @@ def setting(
 
 
 HYBRID = setting(1, 2, "FW", (3, 3))
+REPAIRED = replace(setting(1, 2, "FW", (6, 4), context=4), layers=(1, 1, 0))
 WHOLE = 99
 """Deeper than any closed scope."""
 
@@ -43,6 +45,9 @@ SCOPES: dict[str, tuple[Scope, int]] = {
     "copies and a flush": (Scope(setting(2, 2, "FW", (4, 3), context=5), PAGED, (2, 9), flushes=1), 9),
     "no prefix cache": (Scope(replace(HYBRID, prefix_caching=False), SAME, (1, 9)), WHOLE),
     "three requests": (Scope(replace(HYBRID, pages=(4, 3), rows=3), (*SAME, (1, 2)), (9,)), 9),
+    "states": (Scope(setting(1, 2, "FS", (4, 3)), SAME, (2, 9)), WHOLE),
+    "repair": (Scope(REPAIRED, ((1, 1, 1, 1),) * 2, (2, 9), short=(1,)), 12),
+    "a fork": (Scope(setting(2, 2, "FW", (4, 4)), SAME, (2, 9), forks=True), WHOLE),
 }  # fmt: skip
 
 DEEPER: dict[str, tuple[Scope, int]] = {
@@ -99,3 +104,10 @@ def test_what_is_found_comes_with_the_moves_that_lead_there(monkeypatch: pytest.
         explore(scope, depth)
     shortest = ((do.Ask(0, SAME[0], ""), do.Admit(0)), (do.Extend(0, 1),), (do.Publish(0),))
     assert repr(shortest) in str(raised.value)
+
+
+def test_in_scope_a_repair_that_files_what_is_not_exact_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    exact = Hit.exact
+    monkeypatch.setattr(Hit, "exact", lambda hit, *place: 0 if hit.begin.is_repair else exact(hit, *place))
+    with pytest.raises(Wrong, match="filed what is not exact"):
+        explore(*SCOPES["repair"])

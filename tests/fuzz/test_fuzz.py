@@ -15,9 +15,12 @@ from transom.fuzz.draw import draw_setting
 from transom.fuzz.kinds import MIXES, PAGE_SIZES, WINDOWS
 from transom.fuzz.operations import Setting, read_script, write_script
 from transom.fuzz.shrink import shrink
-from transom.kv.cache import HybridCache
+from transom.kv.cache import Begin, HybridCache
 from transom.kv.holding import Holding
-from transom.values import Tokens
+from transom.kv.match import Hit
+from transom.kv.order import CachePolicy
+from transom.kv.repair import repair_start
+from transom.values import PageCopy, Tokens
 
 SETTING = Setting(page_size=4, window=7, mix="FW", pages=(12, 9), rows=3, context=40, prefix_caching=True)
 SCRIPT: list[do.Operation] = [
@@ -27,18 +30,25 @@ SCRIPT: list[do.Operation] = [
     do.Extend(request=1, tokens=5),
     do.Run(request=1, tokens=5),
     do.RunCopies(),
+    do.Fork(request=1, child=2),
+    do.Run(request=2, tokens=1),
+    do.Pin(tokens=(1, 2, 3, 4), steps=2),
+    do.Publish(request=1),
 ]
 
 ALWAYS_POSSIBLE = (
     do.Ask, do.Admit, do.AdmitCold, do.Extend, do.Run, do.Publish, do.Slide, do.Truncate, do.Drop, do.Flush,
-    do.Undone,
+    do.Fork, do.Pin, do.Undone,
 )  # fmt: skip
 """In every mix; copies are not."""
+
+REPAIRED = ("FW", "FWV", "WLF", "FC", "CFW")
+"""Mixes whose windows or chunks are rebuilt from what is kept whole."""
 
 
 @pytest.mark.parametrize("mix", MIXES)
 def test_ten_thousand_operations_of_every_mix_find_no_fault(mix: str) -> None:
-    """A hundred and twenty thousand in all, page sizes and windows drawn."""
+    """A hundred and twenty thousand in all, and everything else about a cache drawn."""
     tally = Tally(Counter())
     for number in range(10):
         assert run_episode(Drawn(seed=1, mix=mix), number, 1_000, tally) is None
@@ -49,10 +59,12 @@ def test_ten_thousand_operations_of_every_mix_find_no_fault(mix: str) -> None:
         assert min(tally.hits, tally.duplicates_returned) > 100 and tally.operations["RunCopies"], tally
     if mix in ("W", "FW", "FWV", "WLF"):
         assert tally.holes_filled > 50, tally
+    if mix in REPAIRED:
+        assert tally.repairs, tally
     assert tally.skipped < tally.total / 5, "most of what is drawn can be done"
 
 
-def test_every_page_size_window_and_mix_is_drawn() -> None:
+def test_every_kind_of_cache_is_drawn() -> None:
     from random import Random
 
     drawn = [draw_setting(Random(seed), None, None, None) for seed in range(300)]
@@ -60,6 +72,10 @@ def test_every_page_size_window_and_mix_is_drawn() -> None:
     assert {setting.window for setting in drawn} == set(WINDOWS)
     assert {setting.mix for setting in drawn} == set(MIXES)
     assert {setting.prefix_caching for setting in drawn} == {True, False}
+    assert {setting.policy for setting in drawn} == set(CachePolicy)
+    assert {setting.mix for setting in drawn if setting.layers} == set(REPAIRED)
+    shared = [setting for setting in drawn if setting.page_bytes]
+    assert 30 < len(shared) < 120 and {setting.mix for setting in shared} == set(MIXES)
 
 
 def test_the_same_seed_does_the_same() -> None:
@@ -121,7 +137,7 @@ def test_a_fault_is_found_shrunk_and_replayed(
             fuzz(Drawn(seed=3), 4_000)
         file.write_text(capsys.readouterr().out)
         _, operations = read_script(file.read_text())
-        assert len(operations) <= 4, operations
+        assert len(operations) <= 6, operations
         with pytest.raises(CoreBroke, match=f"operation {len(operations)} of {len(operations)}"):
             replay_file(str(file))
     replay_file(str(file))
@@ -144,6 +160,42 @@ def test_content_that_is_not_the_requests_own_is_found(monkeypatch: pytest.Monke
     monkeypatch.setattr("transom.fuzz.draw.PAGE_SIZES", (4,))
     broken = run_episode(Drawn(seed=2, mix="F"), 0, 2_000, Tally(Counter()))
     assert broken is not None and re.search("reads position|was not computed for it", broken.error), broken
+
+
+def test_a_repair_that_files_what_is_not_exact_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    exact = Hit.exact
+    monkeypatch.setattr(
+        Hit,
+        "exact",
+        lambda hit, *place: hit.kept(place[1]) if hit.begin.is_repair else exact(hit, *place),
+    )
+    assert "filed what is not exact" in first_error(mix="FW")
+
+
+def test_a_repair_that_begins_too_late_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    """By the one token that it is."""
+    start = repair_start
+    monkeypatch.setattr(
+        "transom.kv.match.repair_start",
+        lambda grids, layers, until: min(until - 1, start(grids, layers, until) + 1),
+    )
+    monkeypatch.setattr(Begin, "__post_init__", lambda begin: None)
+    assert "computed from what is not exact" in first_error(mix="FW")
+
+
+def test_a_fork_that_writes_where_the_first_one_does_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its copies are noted, and never run."""
+    monkeypatch.setattr(
+        "transom.kv.fork.PageCopy",
+        lambda component, source, target, slots: PageCopy(component, target, target, slots),
+    )
+    assert re.search("reads position|was not computed|filed", first_error(mix="FW"))
+
+
+def first_error(mix: str) -> str:
+    """Of a few lives; empty if all are sound."""
+    lives = (run_episode(Drawn(1, 1, 4, mix), number, 1_000, Tally(Counter())) for number in range(20))
+    return next((broken.error for broken in lives if broken is not None), "")
 
 
 # ---------------------------------------------------------------- what is printed

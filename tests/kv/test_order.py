@@ -140,3 +140,20 @@ def test_undoing_restores_every_place(policy: CachePolicy) -> None:
 
 def test_nobody_left_is_nobody() -> None:
     assert Shelf(CachePolicy.VALUE, "").order.victim() is None
+
+
+@pytest.mark.parametrize("policy", CachePolicy)
+def test_a_first_listing_that_was_undone_leaves_no_age(policy: CachePolicy) -> None:
+    """What was listed for the first time only then is as new as if it had never been."""
+    shelf = Shelf(policy, "a")
+    first, second = Link(Thing("b")), Link(Thing("c"))
+    with shelf.journal.transaction() as transaction:
+        savepoint = transaction.savepoint()
+        shelf.order.enter(first)
+        transaction.rollback(savepoint)
+        shelf.clock.tick()
+        shelf.order.enter(second)
+        shelf.clock.tick()
+        shelf.order.enter(first)
+    assert second.serial < first.serial and second.last < first.last
+    assert shelf.all() == shelf.empty() == "acb"

@@ -38,6 +38,7 @@ class Tally:
     refused: int = 0
     skipped: int = 0
     hits: int = 0
+    repairs: int = 0
     hit_tokens: int = 0
     holes_filled: int = 0
     reclaimed: int = 0
@@ -53,6 +54,7 @@ class Tally:
         self.refused += driver.refused
         self.skipped += driver.skipped
         self.hits += stats.hits
+        self.repairs += stats.repairs
         self.hit_tokens += stats.hit_tokens
         for component in stats.components:
             self.holes_filled += component.holes_filled
@@ -85,9 +87,14 @@ def audit(driver: Driver) -> None:
     driver.world.audit()
     for tokens, namespace, _ in driver.asked.values():
         if namespace.epoch == driver.cache.epoch:
-            offered = driver.cache.offer(namespace, tokens).begin.start
-            longest = driver.world.longest_hit(namespace, tokens.tolist())
-            assert offered == longest, (namespace, tokens, "offered", offered, "possible", longest)
+            offered = [offer.begin for offer in driver.cache.offers(namespace, tokens)]
+            island = driver.world.longest_island(namespace, tokens.tolist())
+            repair = driver.world.latest_repair(namespace, tokens.tolist())
+            starts = [begin.start for begin in offered if not begin.is_repair]
+            assert starts[0] == island, (namespace, tokens, offered, "possible", island)
+            starts = [begin.start for begin in offered if begin.is_repair]
+            assert starts == [repair] * (repair > island), (namespace, tokens, offered, "possible", repair)
+            assert offered[-1].full_until == 0, ("cold is always offered", offered)
 
 
 def replay(setting: Setting, operations: list[Operation]) -> Broken | None:

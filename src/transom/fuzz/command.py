@@ -70,6 +70,6 @@ def _report(drawn: Drawn, number: int, broken: Broken) -> None:
 def _progress(tally: Tally, seconds: float) -> str:
     return (
         f"{tally.total:>11,} operations  {tally.total / max(seconds, 1e-9):>7,.0f}/s  hits {tally.hits:,}"
-        f" ({tally.hit_tokens:,} tokens)  holes filled {tally.holes_filled:,}"
+        f" ({tally.hit_tokens:,} tokens)  repairs {tally.repairs:,}  holes filled {tally.holes_filled:,}"
         f"  duplicates returned {tally.duplicates_returned:,}  reclaimed {tally.reclaimed:,}"
     )

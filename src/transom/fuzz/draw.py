@@ -5,13 +5,16 @@ from random import Random
 
 from transom.fuzz import operations as do
 from transom.fuzz.driver import Driver
-from transom.fuzz.kinds import MIXES, PAGE_SIZES, WINDOWS, components
+from transom.fuzz.kinds import MIXES, PAGE_SIZES, WINDOWS, components, first_key, is_state, keeps_everything
 from transom.fuzz.operations import Operation, Setting
 from transom.kv.layout import pages_alone
+from transom.kv.order import CachePolicy
+from transom.values import ComponentSpec
 
 CONTEXT = 40
 PROMPTS_REMEMBERED = 24
 OFFERS_KEPT = 6
+POLICIES = (*(policy.value for policy in CachePolicy), "value", "value")
 
 
 def draw_setting(random: Random, page_size: int | None, window: int | None, mix: str | None) -> Setting:
@@ -19,16 +22,36 @@ def draw_setting(random: Random, page_size: int | None, window: int | None, mix:
     page_size = page_size or random.choice(PAGE_SIZES)
     window = window or random.choice(WINDOWS)
     mix = mix or random.choice(MIXES)
+    kinds = components(mix, window)
+    alone = [pages_alone(kind, page_size, CONTEXT, 1) for kind in kinds]
+    layers = draw_layers(random, kinds)
     slack = random.randrange(2 + random.choice((0, 1, 3)) * CONTEXT // page_size)
     return Setting(
         page_size=page_size,
         window=window,
         mix=mix,
-        pages=tuple(pages_alone(kind, page_size, CONTEXT, 1) + slack for kind in components(mix, window)),
+        pages=tuple(pages + slack for pages in alone),
         rows=random.choice((2, 3, 4, 4)),
         context=CONTEXT,
         prefix_caching=random.random() < 0.85,
+        page_bytes=tuple(random.randrange(1, 8) for _ in kinds) if random.random() < 0.3 else (),
+        policy=random.choice(POLICIES),
+        pin_tokens=random.choice((CONTEXT // 2, 1 << 16)),
+        layers=layers,
     )
+
+
+def draw_layers(random: Random, kinds: tuple[ComponentSpec, ...]) -> tuple[int, ...]:
+    """A short model on these components, if any is rebuilt from another and that pays within a context."""
+    if any(is_state(kind) for kind in kinds) or random.random() < 0.2:
+        return ()
+    if len({keeps_everything(kind, CONTEXT) for kind in kinds}) == 1:
+        return ()
+    layers = list(range(len(kinds))) + [random.randrange(len(kinds)) for _ in range(random.randrange(3))]
+    random.shuffle(layers)
+    reach = [CONTEXT - first_key(kind, CONTEXT) for kind in kinds]
+    reread = sum(reach[c] for c in layers if not keeps_everything(kinds[c], CONTEXT))
+    return tuple(layers) if reread < CONTEXT * 2 // 3 else ()
 
 
 class Drawer:
@@ -54,6 +77,10 @@ class Drawer:
             return do.RunCopies()
         if chance < 0.02:
             return do.Undone(tuple(self._bookkeeping() for _ in range(self._random.randrange(1, 7))))
+        if chance < 0.03:
+            return self._pin()
+        if driver.setting.layers and chance < 0.08:
+            return self._reclaim()
         if len(driver.jobs) < driver.setting.rows and (not driver.jobs or chance < 0.25):
             return self._arrival()
         return self._step(self._someone())
@@ -63,8 +90,9 @@ class Drawer:
         return do.Publish(self._someone()) if chance < 0.2 else do.Drop(self._someone())
 
     def _bookkeeping(self) -> do.Bookkeeping:
-        if self._random.random() < 0.1:
-            return do.Flush()
+        chance = self._random.random()
+        if chance < 0.2:
+            return do.Flush() if chance < 0.1 else self._pin()
         while True:
             drawn = self._step(self._someone())
             if not isinstance(drawn, do.Run):
@@ -82,16 +110,27 @@ class Drawer:
         tokens, salt = self._prompt(), "x" if self._random.random() < 0.1 else ""
         if chance > 0.9:
             return do.AdmitCold(self._requests, tokens, salt)
-        return do.Ask(self._requests, tokens, salt)
+        return do.Ask(self._requests, tokens, salt, self._random.choice((0, 0, 0, 1)))
+
+    def _pin(self) -> do.Pin:
+        seen = self._random.choice(self._seen)
+        return do.Pin(seen[: 1 + self._random.randrange(len(seen))], 1 + self._random.randrange(9))
 
     def _prompt(self) -> tuple[int, ...]:
         """A beginning of an earlier one, and something else."""
         random = self._random
-        before = random.choice(self._seen)[: random.randrange(CONTEXT)]
+        before = random.choice(self._seen)[: max(random.randrange(CONTEXT), random.randrange(CONTEXT))]
         more = 1 + min(random.randrange(CONTEXT - len(before)), random.randrange(12))
         fresh = tuple(int(random.random() < 0.2) for _ in range(more))
         self._seen.append(before + fresh)
         return before + fresh
+
+    def _reclaim(self) -> do.Reclaim:
+        """Windows go by the dozen, what they are rebuilt from now and then."""
+        kinds = self._driver.cache.layout.components
+        component = self._random.randrange(len(kinds))
+        most = 3 if keeps_everything(kinds[component], CONTEXT) else CONTEXT
+        return do.Reclaim(component, 1 + self._random.randrange(most))
 
     def _step(self, request: int) -> do.Bookkeeping | do.Run:
         """What a scheduler would do next with this request, or something stranger."""
@@ -100,6 +139,9 @@ class Drawer:
         if job is None or chance < 0.02:
             return do.Drop(request)
         holding = job.holding
+        if chance < 0.04 and len(self._driver.jobs) < self._driver.setting.rows:
+            self._requests += 1
+            return do.Fork(request, self._requests)
         if chance < 0.07:
             return do.Truncate(request, 1 + random.randrange(8))
         if holding.allocated > holding.computed and chance < 0.75:

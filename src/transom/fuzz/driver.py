@@ -1,23 +1,52 @@
 """Does operations to a world, and asserts of each what must hold whatever the situation."""
 
 from collections import Counter
+from typing import Any
 
 import numpy as np
 
 from transom.errors import NoSpace
 from transom.fuzz import operations as do
 from transom.fuzz.kinds import components, is_state
+from transom.fuzz.layered import LayeredWorld
 from transom.fuzz.operations import Operation, Setting
 from transom.fuzz.snapshot import same, snapshot
 from transom.fuzz.world import Job, World
 from transom.kv.cache import Namespace, Offer, PrefixCaching
+from transom.kv.layout import address_space
+from transom.kv.order import CachePolicy
+from transom.kv.reclaim import reclaim
+from transom.kv.room import Room
 from transom.values import RequestId, Tokens
+
+PRIORITIES = 3
 
 Asked = tuple[Tokens, Namespace, Offer]
 
 
 class Undo(Exception):
     """Ends a transaction that is not to have happened."""
+
+
+def world_of(setting: Setting) -> World:
+    """A world as `setting` says, with layers if it has any."""
+    budget, pages = None, setting.pages
+    if setting.page_bytes:
+        budget = sum(n * size for n, size in zip(setting.pages, setting.page_bytes, strict=True))
+        pages = address_space(budget, setting.page_bytes)
+    kinds, size = components(setting.mix, setting.window), setting.page_size
+    keywords: dict[str, Any] = {
+        "rows": setting.rows,
+        "context": setting.context,
+        "caching": PrefixCaching.ON if setting.prefix_caching else PrefixCaching.OFF,
+        "budget": budget,
+        "page_bytes": setting.page_bytes,
+        "policy": CachePolicy(setting.policy),
+        "pin_tokens": setting.pin_tokens,
+    }
+    if setting.layers:
+        return LayeredWorld(kinds, pages, size, setting.layers, **keywords)
+    return World(kinds, pages, size, **keywords)
 
 
 class Driver:
@@ -27,16 +56,8 @@ class Driver:
     """
 
     def __init__(self, setting: Setting) -> None:
-        caching = PrefixCaching.ON if setting.prefix_caching else PrefixCaching.OFF
         self.setting = setting
-        self.world = World(
-            components(setting.mix, setting.window),
-            setting.pages,
-            setting.page_size,
-            rows=setting.rows,
-            context=setting.context,
-            caching=caching,
-        )
+        self.world = world_of(setting)
         self.cache = self.world.cache
         self.jobs: dict[int, Job] = {}
         self.asked: dict[int, Asked] = {}
@@ -80,6 +101,13 @@ class Driver:
                 return self._run_copies()
             case do.Flush():
                 return self._flush()
+            case do.Pin():
+                return self._pin(operation)
+            case do.Reclaim():
+                return self._reclaim(operation)
+            case do.Fork(child=child):
+                parent = self.jobs.get(operation.request)
+                return parent is not None and self._fork(parent, child)
         job = self.jobs.get(operation.request)
         return job is not None and self._go_on(operation, job)
 
@@ -101,9 +129,10 @@ class Driver:
         if request in self.jobs:
             return False
         match operation:
-            case do.Ask(tokens=tokens, salt=salt):
+            case do.Ask(tokens=tokens, salt=salt, way=way):
                 namespace, array = self._arriving(request, tokens, salt)
-                self.asked[request] = array, namespace, self.cache.offer(namespace, array)
+                offers = self.cache.offers(namespace, array)
+                self.asked[request] = array, namespace, offers[min(way, len(offers) - 1)]
                 return True
             case do.Admit():
                 return request in self.asked and self._admit(request, *self.asked.pop(request))
@@ -118,20 +147,65 @@ class Driver:
         """An offer that would be made now is kept to the page; an old one begins where it said or nowhere."""
         if namespace.epoch != self.cache.epoch:
             return False
-        room, fresh = self.cache.room(), offer in (self.cache.offer(namespace, tokens), self.cache.cold())
+        room, fresh = self.cache.space(), offer in self.cache.offers(namespace, tokens)
         cost = [take + pin for take, pin in zip(offer.takes, offer.pins, strict=True)]
-        fits = len(self.jobs) < self.setting.rows and all(c <= r for c, r in zip(cost, room, strict=True))
+        fits = len(self.jobs) < self.setting.rows and room.covers(cost)
+        importance = request % PRIORITIES
         try:
-            job = Job(self.cache.admit(RequestId(request), namespace, tokens, offer), tokens)
+            holding = self.cache.admit(RequestId(request), namespace, tokens, offer, priority=importance)
         except NoSpace:
             assert not (fresh and fits), ("an offer that fits was refused", offer, room)
-            assert self.cache.room() == room, ("a refusal took pages", room)
+            assert self.cache.space() == room, ("a refusal took pages", room)
             raise
-        assert job.holding.start == offer.begin.start, (job.holding, offer)
+        assert (holding.start, holding.clip) == (offer.begin.start, offer.begin.clip), (holding, offer)
         if fresh:
-            assert fits and self.cache.room() == tuple(r - c for r, c in zip(room, cost, strict=True)), offer
+            assert fits and self.cache.space() == room.less(cost), (offer, room)
+        job = Job(holding, tokens)
         self.jobs[request] = job
         self.world.jobs.append(job)
+        return True
+
+    def _reclaim(self, operation: do.Reclaim) -> bool:
+        """What is to be had is as much as before. Not with states: only the cache knows what is pending."""
+        cache, component = self.cache, operation.component
+        if component >= len(cache.pools) or any(is_state(kind) for kind in cache.layout.components):
+            return False
+        idle, space = cache.pools[component].idle, cache.space()
+        if not idle:
+            return False
+        with cache.transaction():
+            reclaim(cache.tree, component, min(idle, operation.pages))
+        assert cache.pools[component].idle <= idle - min(idle, operation.pages), (operation, idle)
+        assert cache.space() == space, (operation, space)
+        return True
+
+    def _fork(self, parent: Job, child: int) -> bool:
+        """It reads what the first one has, and takes no more than the pages that it will write to."""
+        if child in self.jobs or any(pending.holding is parent.holding for pending in self.cache.pending):
+            return False
+        before = snapshot(self.cache)
+        try:
+            holding = self.cache.fork(parent.holding, RequestId(child), parent.tokens)
+        except NoSpace:
+            same(before, snapshot(self.cache))
+            raise
+        assert holding.computed == parent.holding.computed == holding.allocated, (holding, parent.holding)
+        self.jobs[child] = Job(holding, parent.tokens.copy())
+        self.world.jobs.append(self.jobs[child])
+        return True
+
+    def _pin(self, operation: do.Pin) -> bool:
+        """Order only: no page comes or goes. Beyond what may be pinned it is refused, and nothing changes."""
+        before, kept, space = snapshot(self.cache), self.world.resident(), self.cache.space()
+        namespace, tokens = self._arriving(0, operation.tokens, "")
+        try:
+            pinned = self.cache.pin(namespace, tokens, operation.steps)
+        except NoSpace:
+            same(before, snapshot(self.cache))
+            raise
+        assert (self.world.resident(), self.cache.space()) == (kept, space), operation
+        assert 0 <= pinned <= len(operation.tokens), (pinned, operation)
+        assert sum(pin.tokens for pin in self.cache.pins.pins) <= self.setting.pin_tokens, operation
         return True
 
     # ---------------------------------------------------------------- requests that run
@@ -146,7 +220,7 @@ class Driver:
                 return self._run(job, min(job.holding.allocated, job.holding.computed + tokens))
             case do.Truncate(tokens=tokens):
                 return self._truncate(job, max(job.holding.computed, job.holding.allocated - tokens))
-        before = self.cache.room()
+        before = self.cache.space()
         match operation:
             case do.Publish():
                 self.cache.publish(job.holding, job.tokens)
@@ -155,23 +229,30 @@ class Driver:
             case do.Drop():
                 self.world.drop(job)
                 del self.jobs[operation.request]
-        after = self.cache.room()
-        for kind, b, a in zip(self.cache.layout.components, before, after, strict=True):
-            assert b <= a or is_state(kind), (operation, "took", before, after)
+        self._require_no_less(operation, before, self.cache.space())
         return True
+
+    def _require_no_less(self, operation: Operation, before: Room, after: Room) -> None:
+        """Only a snapshot takes a page; under one budget that may be a page of any component."""
+        states = [is_state(kind) for kind in self.cache.layout.components]
+        if any(states) and self.cache.layout.budget is not None:
+            return
+        assert before.bytes <= after.bytes, (operation, "took", before, after)
+        for state, b, a in zip(states, before.pages, after.pages, strict=True):
+            assert b <= a or state, (operation, "took", before, after)
 
     def _extend(self, job: Job, end: int) -> bool:
         """It succeeds exactly when there is room, and takes exactly what was said."""
         if end <= job.holding.allocated:
             return False
-        growth, room = self.cache.growth(job.holding, end), self.cache.room()
-        fits = all(g <= r for g, r in zip(growth, room, strict=True))
+        growth, room = self.cache.growth(job.holding, end), self.cache.space()
+        fits = room.covers(growth)
         try:
             self.cache.extend(job.holding, end)
         except NoSpace:
-            assert not fits and self.cache.room() == room, (growth, room, self.cache.room())
+            assert not fits and self.cache.space() == room, (growth, room, self.cache.space())
             raise
-        assert fits and self.cache.room() == tuple(r - g for r, g in zip(room, growth, strict=True)), room
+        assert fits and self.cache.space() == room.less(growth), (growth, room)
         return True
 
     def _run(self, job: Job, end: int) -> bool:

@@ -35,3 +35,8 @@ def first_key(kind: ComponentSpec, query: int) -> int:
         case Chunked(chunk=chunk):
             return query // chunk * chunk
     raise AssertionError(f"say what a query reads of {kind}")
+
+
+def keeps_everything(kind: ComponentSpec, context: int) -> bool:
+    """Whether a request of that length never lets go of anything."""
+    return not is_state(kind) and first_key(kind, context) == 0

@@ -13,7 +13,11 @@ from transom.errors import ConfigError
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """One cache: `mix` and `window` as `kinds.components` means them, usable `pages` per component."""
+    """One cache: `mix` and `window` as `kinds.components` means them, usable `pages` per component.
+
+    With `page_bytes` all share what those pages would cost together, and any may take it. `layers` as in
+    CacheLayout: with them repairs are offered.
+    """
 
     page_size: int
     window: int
@@ -22,15 +26,20 @@ class Setting:
     rows: int
     context: int
     prefix_caching: bool
+    page_bytes: tuple[int, ...] = ()
+    policy: str = "value"
+    pin_tokens: int = 1 << 16
+    layers: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class Ask:
-    """What would be the best offer for these tokens? It is kept for `Admit`."""
+    """What would be the best offers for these tokens? Number `way` of them is kept for `Admit`."""
 
     request: int
     tokens: tuple[int, ...]
     salt: str
+    way: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,11 +101,35 @@ class Drop:
 
 
 @dataclass(frozen=True, slots=True)
+class Fork:
+    """`child` goes on from where `request` stands."""
+
+    request: int
+    child: int
+
+
+@dataclass(frozen=True, slots=True)
+class Pin:
+    """What is cached of `tokens` goes last, for some steps."""
+
+    tokens: tuple[int, ...]
+    steps: int
+
+
+@dataclass(frozen=True, slots=True)
+class Reclaim:
+    """Somebody was short of pages of one component: at most as many as nobody reads go."""
+
+    component: int
+    pages: int
+
+
+@dataclass(frozen=True, slots=True)
 class Flush:
     """A new epoch."""
 
 
-Bookkeeping = Admit | AdmitCold | Extend | Publish | Slide | Truncate | Drop | Flush
+Bookkeeping = Admit | AdmitCold | Extend | Publish | Slide | Truncate | Drop | Fork | Pin | Reclaim | Flush
 """What may happen inside a transaction: all but what a runner does."""
 
 
@@ -114,7 +147,8 @@ Script = tuple[Setting, list[Operation]]
 _WORDS: dict[str, type[Any]] = {
     word.__name__: word
     for word in (
-        Setting, Ask, Admit, AdmitCold, Extend, Run, RunCopies, Publish, Slide, Truncate, Drop, Flush, Undone,
+        Setting, Ask, Admit, AdmitCold, Extend, Run, RunCopies, Publish, Slide, Truncate, Drop, Fork, Pin,
+        Reclaim, Flush, Undone,
     )
 }  # fmt: skip
 

@@ -5,6 +5,7 @@ from typing import Any
 
 from transom.fuzz.residency import nodes
 from transom.kv.cache import Holding, HybridCache
+from transom.kv.holding import Pending
 from transom.kv.pool import PagePool
 
 
@@ -20,6 +21,7 @@ def snapshot(cache: HybridCache) -> dict[str, Any]:
                 node.resident,
                 sorted(node.children),
                 node.order,
+                node.pinned,
             )
             for space, prefix, node in nodes(cache)
         },
@@ -28,7 +30,10 @@ def snapshot(cache: HybridCache) -> dict[str, Any]:
         },
         "orders": [[names[id(node)] for node in order.items()] for order in cache.tree.orders],
         "holdings": [None if holding is None else _holding(holding) for holding in cache.holdings],
-        "pending": cache.pending_copies(),
+        "pending": [_pending(cache, pending) for pending in cache.pending],
+        "discards": cache.pending_discards(),
+        "pins": cache.pins.pins,
+        "told": (cache.log.next, cache.log.step, cache.log.epoch),
         "epoch": cache.epoch,
         "counts": (cache.counters.traffic, cache.counters.admissions),
     }
@@ -43,7 +48,13 @@ def same(before: dict[str, Any], after: dict[str, Any]) -> None:
 
 def _pool(pool: PagePool) -> tuple[Any, ...]:
     references = pool.references(range(pool.capacity + 1)).tolist()
-    return pool.free_pages().tolist(), pool.owners().tolist(), references, pool.free, pool.tree, pool.idle
+    free, untouched = pool.free_pages().tolist(), pool.untouched_pages().tolist()
+    return free, untouched, pool.owners().tolist(), references, pool.free, pool.tree, pool.idle
+
+
+def _pending(cache: HybridCache, pending: Pending) -> tuple[Any, ...]:
+    readers = [holding and holding.row for holding in (pending.holding, pending.reads)]
+    return pending.copy, pending.pin, pending.snapshot_of, *readers
 
 
 def _holding(holding: Holding) -> tuple[Any, ...]:

@@ -9,11 +9,12 @@ from numpy.typing import ArrayLike, NDArray
 
 from transom.fuzz import residency
 from transom.fuzz.contents import Contents, Digests, of_component, prefix_digests
-from transom.fuzz.kinds import first_key, is_state
+from transom.fuzz.kinds import first_key, is_state, keeps_everything
 from transom.fuzz.residency import PageName, Prefix
 from transom.fuzz.snapshot import snapshot
 from transom.kv.cache import CacheLayout, Holding, HybridCache, Namespace, Offer, PrefixCaching
 from transom.kv.order import CachePolicy
+from transom.kv.pool import owner_of
 from transom.kv.tree import Node
 from transom.values import ComponentSpec, RequestId, Tokens
 
@@ -48,10 +49,11 @@ class World:
         budget: int | None = None,
         page_bytes: tuple[int, ...] = (),
         policy: CachePolicy = CachePolicy.VALUE,
+        pin_tokens: int = 1 << 16,
         layers: tuple[int, ...] = (),
     ) -> None:
         layout = CacheLayout(
-            kinds, pages, page_size, rows, context, caching, budget, page_bytes, policy, layers=layers
+            kinds, pages, page_size, rows, context, caching, budget, page_bytes, policy, pin_tokens, layers
         )
         self.cache = HybridCache(layout)
         self.page_size = page_size
@@ -95,11 +97,29 @@ class World:
                 after = of_component(job.digests(end - 1, end), component)
                 self.contents.change_state(component, int(row[0]), after[0])
             else:
-                self.contents.store(component, row, start, job.digests(start, end))
+                first = (
+                    max(start, min(end, job.holding.full_until))
+                    if self.keeps_everything(component)
+                    else start
+                )
+                self.require_own(job, component, first, end)
+                self.contents.store(component, row, first, job.digests(first, end))
         for component, kind in enumerate(self.kinds):
             if not is_state(kind):
                 self.expect(job, component, range(first_key(kind, start), end))
         self.cache.advance(job.holding, end)
+
+    def require_own(self, job: Job, component: int, start: int, end: int) -> None:
+        """Only pages of the request's own are written to."""
+        if start < end:
+            entries = slice(start // self.page_size, (end - 1) // self.page_size + 1)
+            pages = self.cache.rows[component].table[job.holding.row, entries]
+            owners = self.cache.pools[component].owners()[pages]
+            assert (owners == owner_of(job.holding.row)).all(), ("written to", job.holding, pages, owners)
+
+    def keeps_everything(self, component: int) -> bool:
+        """Whether a request never lets go of what this component has of it."""
+        return keeps_everything(self.kinds[component], self.cache.layout.context)
 
     def run_copies(self) -> None:
         for copy in self.cache.pending_copies():
@@ -109,9 +129,14 @@ class World:
         self.cache.copies_done()
 
     def forget_free(self) -> None:
-        """What nobody owns holds nothing, lest a page that comes back be right by chance."""
+        """What nobody owns holds nothing, lest a page that comes back be right by chance.
+
+        But what a copy has still to read, of a fork whose first one has ended.
+        """
         for component, pool in enumerate(self.cache.pools):
-            self.contents.forget(component, pool.free_pages())
+            read = [copy.source for copy in self.cache.pending_copies() if copy.component == component]
+            free = pool.free_pages()
+            self.contents.forget(component, free[~np.isin(free, read)] if read else free)
 
     def settle(self, job: Job) -> None:
         self.cache.publish(job.holding, job.tokens)
@@ -207,8 +232,16 @@ class World:
         return residency.resident(self.cache)
 
     def longest_hit(self, namespace: Namespace, tokens: list[int]) -> int:
-        """Where a request may begin at best, by brute force."""
+        """Where a request may begin at best, a repair included, by brute force."""
+        return max(self.longest_island(namespace, tokens), self.latest_repair(namespace, tokens))
+
+    def longest_island(self, namespace: Namespace, tokens: list[int]) -> int:
+        """Where all that is needed is there."""
         return residency.longest_hit(self.cache, namespace, tokens)
+
+    def latest_repair(self, namespace: Namespace, tokens: list[int]) -> int:
+        """Where windows could be rebuilt from; never without layers."""
+        return 0
 
     def snapshot(self) -> dict[str, Any]:
         """Everything the cache knows, comparable."""

@@ -191,6 +191,7 @@ class Order(Generic[Item]):
         link.listed = True
         self._listed += 1
         if not link.serial:  # its first time
+            self._journal.log(self._unborn, link, (link.last, link.base, link.uses))
             link.serial = self.clock.number()
             link.born, link.last = link.serial, self.clock.now
             link.base, link.uses = self.clock.inflation, 1
@@ -269,6 +270,11 @@ class Order(Generic[Item]):
         link.parked = False
         self._parked.pop(id(link), None)
         self._listed -= 1
+
+    def _unborn(self, link: Link[Item], before: tuple[int, float, int]) -> None:
+        """It was never listed: its serial number is another's to have."""
+        link.serial = link.born = 0
+        link.last, link.base, link.uses = before
 
     def _reenter(self, link: Link[Item], parked: bool) -> None:
         link.listed = True
