@@ -404,14 +404,14 @@ MUTANTS = (
     Mutant(
         "reclaim-what-is-read",
         "reclaim.py",
-        "(entries != 0) & (tree.pools[component].references(entries) == 0)",
-        "entries != 0",
+        "    if not np.count_nonzero(references):\n",
+        "    if True:\n",
     ),
     Mutant(
         "windows-end-goes-first",
         "reclaim.py",
-        "idle = idle[: min(most, useless)]",
-        "idle = idle[-min(most, useless) :]",
+        "first = idle.find(1)",
+        "first = idle.rfind(1) + 1 - count",
     ),
     Mutant(
         "whole-leaves-go",
@@ -420,7 +420,7 @@ MUTANTS = (
         "tree.pools[component].unreferenced(node.pages[component])",
     ),
     Mutant("purge-from-the-root", "reclaim.py", "return found[::-1]", "return found"),
-    Mutant("vacated-nodes-untrimmed", "reclaim.py", "        tree.trim(node)\n", ""),
+    Mutant("vacated-nodes-untrimmed", "reclaim.py", "    tree.trim(node)\n", ""),
     Mutant(
         "windows-outlive-a-purge",
         "reclaim.py",

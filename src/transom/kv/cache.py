@@ -218,6 +218,7 @@ class HybridCache:
         if whole <= holding.published or self._reads_inexact(holding):
             return
         with self._journal.transaction():
+            self.tree.clock.tick()  # what is stored now is used now
             self._give_up_inexact(holding)
             key = as_key(tokens, whole * self.layout.page_size)
             kept = self._make_room_for_snapshots(holding, key)
@@ -311,6 +312,7 @@ class HybridCache:
 
     def _begin(self, holding: Holding, hit: Hit) -> None:
         """References first, then pages: what is referenced cannot be reclaimed for what is taken."""
+        self.tree.clock.tick()
         self._seat(holding.row, holding)
         for component, grid in enumerate(self.grids):
             entries = hit.read(component, grid)

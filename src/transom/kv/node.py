@@ -5,7 +5,7 @@ from bisect import bisect_left, bisect_right
 import numpy as np
 
 from transom.kv.holding import Namespace
-from transom.kv.order import Link
+from transom.kv.order import Link, Price
 from transom.kv.pool import Pages
 from transom.values import Tokens
 
@@ -22,11 +22,23 @@ class Node:
     children by their first page
     order    the same first pages, sorted: equal beginnings lie side by side
     links    places in the reclaim orders
+    prices   what giving would cost, by component, as far as it was asked for since the node changed
     start    pages before it
     pinned   until which step a user has pinned it
     """
 
-    __slots__ = ("children", "key", "links", "order", "pages", "parent", "pinned", "resident", "start")
+    __slots__ = (
+        "children",
+        "key",
+        "links",
+        "order",
+        "pages",
+        "parent",
+        "pinned",
+        "prices",
+        "resident",
+        "start",
+    )
 
     def __init__(self, parent: "Node | None", key: bytes, pages: tuple[Pages, ...], orders: int) -> None:
         self.parent = parent
@@ -35,6 +47,7 @@ class Node:
         self.key = key
         self.pages = pages
         self.resident = residency(pages)
+        self.prices: dict[int, Price] = {}
         self.children: dict[bytes, Node] = {}
         self.order: list[bytes] = []
         self.links: tuple[Link[Node], ...] = tuple(Link(self) for _ in range(orders))
