@@ -139,9 +139,9 @@ MUTANTS = (
     # ------------------------------------------------------------ admission
     Mutant(
         "nothing-left-to-compute",
-        "cache.py",
-        "hit = best_hit(self.tree, self.grids, namespace, as_key(tokens, len(tokens) - 1))\n        repair",
-        "hit = best_hit(self.tree, self.grids, namespace, as_key(tokens, len(tokens)))\n        repair",
+        "begin.py",
+        "best_hit(cache.tree, cache.grids, namespace, as_key(tokens, len(tokens) - 1))",
+        "best_hit(cache.tree, cache.grids, namespace, as_key(tokens, len(tokens)))",
     ),
     Mutant(
         "salts-meet", "cache.py", "Namespace(self.epoch, salt, request", 'Namespace(self.epoch, "", request'
@@ -162,7 +162,7 @@ MUTANTS = (
     Mutant(
         "hit-unreferenced",
         "cache.py",
-        "            self.pools[component].reference(entries[entries != 0])\n            self.rows",
+        "            self.pools[component].reference(present(entries))\n            self.rows",
         "            self.rows",
     ),
     Mutant(
@@ -472,7 +472,12 @@ MUTANTS = (
     ),
     Mutant("give-not-undone", "pool.py", "        self._journal.log(self._pop, index, owner)\n", ""),
     Mutant("adopt-not-undone", "pool.py", "        self._journal.log(self._disown, index, owner)\n", ""),
-    Mutant("row-not-undone", "rows.py", "        self._journal.log(self._restore, row, start, before)\n", ""),
+    Mutant(
+        "row-not-undone",
+        "rows.py",
+        "        self._journal.log(self._restore, row, start, entries.copy())\n",
+        "",
+    ),
     Mutant(
         "admissions-not-undone",
         "stats.py",

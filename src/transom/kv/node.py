@@ -50,7 +50,7 @@ class Node:
         self.prices: dict[int, Price] = {}
         self.children: dict[bytes, Node] = {}
         self.order: list[bytes] = []
-        self.links: tuple[Link[Node], ...] = tuple(Link(self) for _ in range(orders))
+        self.links: tuple[Link[Node], ...] = tuple([Link(self) for _ in range(orders)])
 
     @property
     def size(self) -> int:
@@ -121,12 +121,17 @@ class Path:
     def read(self, component: int, start: int, end: int) -> Pages:
         """Entries [start, end) of the path's pages."""
         assert start <= end <= self.pages, (start, end, self.pages)
-        parts = [
-            node.pages[component][max(0, start - at) : end - at]
-            for node, at in zip(self.nodes, self.starts, strict=True)
-            if at < end and at + node.size > start
-        ]
-        return parts[0] if len(parts) == 1 else np.concatenate(parts) if parts else NO_PAGES
+        if start == end:
+            return NO_PAGES
+        nodes, starts = self.nodes, self.starts
+        first, last = bisect_right(starts, start) - 1, bisect_left(starts, end) - 1
+        start, end = start - starts[first], end - starts[last]
+        if first == last:
+            return nodes[first].pages[component][start:end]
+        between = [node.pages[component] for node in nodes[first + 1 : last]]
+        return np.concatenate(
+            [nodes[first].pages[component][start:], *between, nodes[last].pages[component][:end]]
+        )
 
     def residency(self, component: int) -> bytes:
         """A byte per page of the path: 1 where it is resident."""
@@ -135,7 +140,7 @@ class Path:
 
 
 def residency(pages: tuple[Pages, ...]) -> tuple[bytes, ...]:
-    return tuple((entries != 0).tobytes() for entries in pages)
+    return tuple([(entries != 0).tobytes() for entries in pages])
 
 
 def shared_tokens(left: bytes, right: bytes) -> int:

@@ -239,6 +239,8 @@ class Order(Generic[Item]):
 
     def unpark(self) -> None:
         """Something is no longer read: all are asked again."""
+        if not self._parked:
+            return
         for link in list(self._parked.values()):
             self._journal.log(self._park, link)
             self._unpark(link)
