@@ -139,9 +139,9 @@ MUTANTS = (
     # ------------------------------------------------------------ admission
     Mutant(
         "nothing-left-to-compute",
-        "cache.py",
-        "hit = best_hit(self.tree, self.grids, namespace, as_key(tokens, len(tokens) - 1))\n        repair",
-        "hit = best_hit(self.tree, self.grids, namespace, as_key(tokens, len(tokens)))\n        repair",
+        "begin.py",
+        "best_hit(cache.tree, cache.grids, namespace, as_key(tokens, len(tokens) - 1))",
+        "best_hit(cache.tree, cache.grids, namespace, as_key(tokens, len(tokens)))",
     ),
     Mutant(
         "salts-meet", "cache.py", "Namespace(self.epoch, salt, request", 'Namespace(self.epoch, "", request'
@@ -162,7 +162,7 @@ MUTANTS = (
     Mutant(
         "hit-unreferenced",
         "cache.py",
-        "            self.pools[component].reference(entries[entries != 0])\n            self.rows",
+        "            self.pools[component].reference(present(entries))\n            self.rows",
         "            self.rows",
     ),
     Mutant(
@@ -410,14 +410,14 @@ MUTANTS = (
     Mutant(
         "reclaim-what-is-read",
         "reclaim.py",
-        "(entries != 0) & (tree.pools[component].references(entries) == 0)",
-        "entries != 0",
+        "    if not np.count_nonzero(references):\n",
+        "    if True:\n",
     ),
     Mutant(
         "windows-end-goes-first",
         "reclaim.py",
-        "idle = idle[: min(most, useless)]",
-        "idle = idle[-min(most, useless) :]",
+        "first = idle.find(1)",
+        "first = idle.rfind(1) + 1 - count",
     ),
     Mutant(
         "whole-leaves-go",
@@ -426,7 +426,7 @@ MUTANTS = (
         "tree.pools[component].unreferenced(node.pages[component])",
     ),
     Mutant("purge-from-the-root", "reclaim.py", "return found[::-1]", "return found"),
-    Mutant("vacated-nodes-untrimmed", "reclaim.py", "        tree.trim(node)\n", ""),
+    Mutant("vacated-nodes-untrimmed", "reclaim.py", "    tree.trim(node)\n", ""),
     Mutant(
         "windows-outlive-a-purge",
         "reclaim.py",
@@ -478,7 +478,12 @@ MUTANTS = (
     ),
     Mutant("give-not-undone", "pool.py", "        self._journal.log(self._pop, index, owner)\n", ""),
     Mutant("adopt-not-undone", "pool.py", "        self._journal.log(self._disown, index, owner)\n", ""),
-    Mutant("row-not-undone", "rows.py", "        self._journal.log(self._restore, row, start, before)\n", ""),
+    Mutant(
+        "row-not-undone",
+        "rows.py",
+        "        self._journal.log(self._restore, row, start, entries.copy())\n",
+        "",
+    ),
     Mutant(
         "admissions-not-undone",
         "stats.py",

@@ -1,10 +1,28 @@
 """From what was found in the tree to what is offered, and to the holding that takes the offer."""
 
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
 from transom.kv.components import PageRule
 from transom.kv.holding import Holding, Namespace, Offer
-from transom.kv.match import Hit
+from transom.kv.match import Hit, best_hit, repaired
 from transom.kv.pool import PagePool
-from transom.values import RequestId
+from transom.kv.tree import as_key
+from transom.values import RequestId, Tokens
+
+if TYPE_CHECKING:
+    from transom.kv.cache import HybridCache
+
+
+def ways(cache: "HybridCache", namespace: Namespace, tokens: Tokens) -> Iterator[Offer]:
+    """All ways to begin, the fewest tokens to compute first. To be used before the tree changes."""
+    hit = best_hit(cache.tree, cache.grids, namespace, as_key(tokens, len(tokens) - 1))
+    repair = repaired(hit, cache.grids, cache.layout.layers)
+    if repair:
+        yield offer_of(repair, cache.grids, cache.pools)
+    if hit.begin.full_until:
+        yield offer_of(hit, cache.grids, cache.pools)
+    yield cache.cold()
 
 
 def offer_of(hit: Hit, grids: tuple[PageRule, ...], pools: tuple[PagePool, ...]) -> Offer:
@@ -12,7 +30,7 @@ def offer_of(hit: Hit, grids: tuple[PageRule, ...], pools: tuple[PagePool, ...])
     pins = []
     for component, (grid, pool) in enumerate(zip(grids, pools, strict=True)):
         pages, source = hit.read(component, grid), hit.source(component, grid)
-        pins.append(pool.unreferenced(pages[pages != 0]) + (pool.unreferenced([source]) if source else 0))
+        pins.append(pool.unreferenced(pages) + (pool.unreferenced([source]) if source else 0))
     return Offer(hit.begin, tuple([hit.takes(grid) for grid in grids]), tuple(pins))
 
 

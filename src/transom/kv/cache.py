@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from transom.errors import NoSpace
 from transom.kv import layout as sizes
-from transom.kv.begin import holding_of, offer_of
+from transom.kv.begin import holding_of, ways
 from transom.kv.budget import Budget
 from transom.kv.check import check
 from transom.kv.events import EventBatch, EventLog
@@ -16,9 +16,9 @@ from transom.kv.fork import begin_fork, copy_of, private_entries, share
 from transom.kv.holding import Begin, Holding, Namespace, Offer, Pending
 from transom.kv.journal import Journal, Transaction
 from transom.kv.layout import CacheLayout, PrefixCaching
-from transom.kv.match import Hit, best_hit, found_again, repaired
+from transom.kv.match import Hit, found_again
 from transom.kv.pins import Pins
-from transom.kv.pool import PagePool, owner_of
+from transom.kv.pool import PagePool, owner_of, present
 from transom.kv.publish import Publisher
 from transom.kv.reclaim import make_room, purge
 from transom.kv.room import Room
@@ -69,6 +69,7 @@ class HybridCache:
         self.pending: tuple[Pending, ...] = ()
         self.epoch = 0
         self._journal = journal
+        self._cold = Offer(Begin(0, 0, 0), tuple([g.own(0) for g in self.grids]), (0,) * len(self.grids))
         self._snapshots = SnapshotKeeper(self.tree, self.rows, self.grids)
 
     # ---------------------------------------------------------------- queries
@@ -80,20 +81,15 @@ class HybridCache:
 
     def offer(self, namespace: Namespace, tokens: Tokens) -> Offer:
         """The way to begin that computes the fewest tokens, at least one; `cold()` if there is no other."""
-        return self.offers(namespace, tokens)[0]
+        return next(ways(self, namespace, tokens))
 
     def offers(self, namespace: Namespace, tokens: Tokens) -> tuple[Offer, ...]:
         """All ways to begin, the fewest tokens to compute first: repair, the longest hit, `cold()`."""
-        hit = best_hit(self.tree, self.grids, namespace, as_key(tokens, len(tokens) - 1))
-        repair = repaired(hit, self.grids, self.layout.layers)
-        found = [hit] if hit.begin.full_until else []
-        ways = [repair, *found] if repair else found
-        return (*[offer_of(hit, self.grids, self.pools) for hit in ways], self.cold())
+        return tuple(ways(self, namespace, tokens))
 
     def cold(self) -> Offer:
         """To begin at 0, which is always offered."""
-        takes = tuple([grid.own(0) for grid in self.grids])
-        return Offer(Begin(0, 0, 0), takes, (0,) * len(takes))
+        return self._cold
 
     def space(self) -> Room:
         """What is to be had: free, or of the tree and unreferenced. Exact: `space().covers(growth)`."""
@@ -218,6 +214,7 @@ class HybridCache:
         if whole <= holding.published or self._reads_inexact(holding):
             return
         with self._journal.transaction():
+            self.tree.clock.tick()  # what is stored now is used now
             self._give_up_inexact(holding)
             key = as_key(tokens, whole * self.layout.page_size)
             kept = self._make_room_for_snapshots(holding, key)
@@ -311,15 +308,16 @@ class HybridCache:
 
     def _begin(self, holding: Holding, hit: Hit) -> None:
         """References first, then pages: what is referenced cannot be reclaimed for what is taken."""
+        self.tree.clock.tick()
         self._seat(holding.row, holding)
         for component, grid in enumerate(self.grids):
             entries = hit.read(component, grid)
-            self.pools[component].reference(entries[entries != 0])
+            self.pools[component].reference(present(entries))
             self.rows[component].write(holding.row, holding.kept[component], entries)
         self._use(hit.path, holding, hit=True)
         sources = tuple([hit.source(component, grid) for component, grid in enumerate(self.grids)])
         self._take_own(holding, tuple([hit.takes(grid) for grid in self.grids]), sources)
-        self.counters.admit(hit.begin, sum(source != 0 for source in sources))
+        self.counters.admit(hit.begin, len(sources) - sources.count(0))
 
     def _take_own(self, holding: Holding, takes: tuple[int, ...], sources: tuple[int, ...]) -> None:
         """Pages of its own: for the page that `start` lies in, and for a state; copied from `sources`."""
@@ -386,18 +384,20 @@ class HybridCache:
         What a repair computed before windows are exact; and a page begun in its middle with nothing to copy
         its beginning from, which a component has that needed nothing at `start`.
         """
-        for component, (kept, exact) in enumerate(zip(holding.kept, holding.exact, strict=True)):
-            self._let_go(holding, component, kept, max(kept, exact))
-        self._journal.assign(holding, "kept", tuple(map(max, holding.kept, holding.exact)))
+        keep = tuple(map(max, holding.kept, holding.exact))
+        if keep != holding.kept:
+            for component, (old, new) in enumerate(zip(holding.kept, keep, strict=True)):
+                self._let_go(holding, component, old, new)
+            self._journal.assign(holding, "kept", keep)
 
     # ---------------------------------------------------------------- snapshots
 
     def _make_room_for_snapshots(self, holding: Holding, key: bytes) -> list[int]:
         """Components that keep a snapshot now: there is none, it may be hit, and a page is to be had."""
-        if self._is_hidden(holding.namespace):
+        if self._is_hidden(holding.namespace) or not (wanted := self._snapshots.wanted(holding, key)):
             return []
         need = [0] * len(self.pools)
-        for component in self._snapshots.wanted(holding, key):
+        for component in wanted:
             need[component] = 1
             if not self.space().covers(need):
                 need[component] = 0

@@ -9,6 +9,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from hashlib import blake2b
+from typing import NamedTuple
 
 from transom.kv.holding import Namespace
 from transom.kv.journal import Journal
@@ -51,8 +52,7 @@ class EventBatch:
     next: int
 
 
-@dataclass(frozen=True, slots=True)
-class Record:
+class Record(NamedTuple):
     """Pages of one run: `keys` of the path from the root, `pages` by index from the root."""
 
     sequence: int
@@ -60,7 +60,7 @@ class Record:
     component: int
     namespace: Namespace | None
     keys: tuple[bytes, ...]
-    pages: tuple[int, ...]
+    pages: Sequence[int]
     step: int
     request: RequestId | None
     """For whom it was removed, if for anybody."""
@@ -129,12 +129,12 @@ class EventLog:
     def record(
         self, what: What, component: int, namespace: Namespace, keys: tuple[bytes, ...], pages: Sequence[int]
     ) -> None:
-        """`pages` of the path that `keys` make were stored or removed."""
+        """`pages` of the path that `keys` make were stored or removed. Kept: never to be written to."""
         if namespace.epoch != self.epoch or namespace.private is not None:
             return
         assert pages and what is not What.CLEARED, (what, pages)
         request = self.request if what is What.REMOVED else None
-        record = Record(self.next, what, component, namespace, keys, tuple(pages), self.step, request)
+        record = Record(self.next, what, component, namespace, keys, pages, self.step, request)
         self._append(record, len(pages))
 
     def clear(self, epoch: int) -> None:

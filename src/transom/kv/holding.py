@@ -65,7 +65,8 @@ class Offer:
     pins: tuple[int, ...]
 
     def __post_init__(self) -> None:
-        assert len(self.takes) == len(self.pins) and min(*self.takes, *self.pins) >= 0, self
+        assert len(self.takes) == len(self.pins), self
+        assert min(self.takes) >= 0 and min(self.pins) >= 0, self
 
 
 @dataclass(slots=True, eq=False)

@@ -5,7 +5,7 @@ from bisect import bisect_left, bisect_right
 import numpy as np
 
 from transom.kv.holding import Namespace
-from transom.kv.order import Link
+from transom.kv.order import Link, Price
 from transom.kv.pool import Pages
 from transom.values import Tokens
 
@@ -22,11 +22,23 @@ class Node:
     children by their first page
     order    the same first pages, sorted: equal beginnings lie side by side
     links    places in the reclaim orders
+    prices   what giving would cost, by component, as far as it was asked for since the node changed
     start    pages before it
     pinned   until which step a user has pinned it
     """
 
-    __slots__ = ("children", "key", "links", "order", "pages", "parent", "pinned", "resident", "start")
+    __slots__ = (
+        "children",
+        "key",
+        "links",
+        "order",
+        "pages",
+        "parent",
+        "pinned",
+        "prices",
+        "resident",
+        "start",
+    )
 
     def __init__(self, parent: "Node | None", key: bytes, pages: tuple[Pages, ...], orders: int) -> None:
         self.parent = parent
@@ -35,9 +47,10 @@ class Node:
         self.key = key
         self.pages = pages
         self.resident = residency(pages)
+        self.prices: dict[int, Price] = {}
         self.children: dict[bytes, Node] = {}
         self.order: list[bytes] = []
-        self.links: tuple[Link[Node], ...] = tuple(Link(self) for _ in range(orders))
+        self.links: tuple[Link[Node], ...] = tuple([Link(self) for _ in range(orders)])
 
     @property
     def size(self) -> int:
@@ -108,12 +121,17 @@ class Path:
     def read(self, component: int, start: int, end: int) -> Pages:
         """Entries [start, end) of the path's pages."""
         assert start <= end <= self.pages, (start, end, self.pages)
-        parts = [
-            node.pages[component][max(0, start - at) : end - at]
-            for node, at in zip(self.nodes, self.starts, strict=True)
-            if at < end and at + node.size > start
-        ]
-        return parts[0] if len(parts) == 1 else np.concatenate(parts) if parts else NO_PAGES
+        if start == end:
+            return NO_PAGES
+        nodes, starts = self.nodes, self.starts
+        first, last = bisect_right(starts, start) - 1, bisect_left(starts, end) - 1
+        start, end = start - starts[first], end - starts[last]
+        if first == last:
+            return nodes[first].pages[component][start:end]
+        between = [node.pages[component] for node in nodes[first + 1 : last]]
+        return np.concatenate(
+            [nodes[first].pages[component][start:], *between, nodes[last].pages[component][:end]]
+        )
 
     def residency(self, component: int) -> bytes:
         """A byte per page of the path: 1 where it is resident."""
@@ -122,7 +140,7 @@ class Path:
 
 
 def residency(pages: tuple[Pages, ...]) -> tuple[bytes, ...]:
-    return tuple((entries != 0).tobytes() for entries in pages)
+    return tuple([(entries != 0).tobytes() for entries in pages])
 
 
 def shared_tokens(left: bytes, right: bytes) -> int:

@@ -152,12 +152,14 @@ class Clock:
 class Order(Generic[Item]):
     """Owns the heap of one order. Mutable; undone exactly, but for outdated heap entries."""
 
-    __slots__ = ("_heap", "_journal", "_listed", "_parked", "_policy", "_price", "_pushed", "clock")
+    __slots__ = ("_heap", "_journal", "_listed", "_parked", "_policy", "_price", "_pushed", "asked", "clock")
 
     def __init__(
         self, policy: Policy, price: Callable[[Item], Price], clock: Clock, journal: Journal
     ) -> None:
         self.clock = clock
+        self.asked: Key = (0, 0.0, 0.0)
+        """The key that the last victim had."""
         self._policy = policy
         self._price = price
         self._heap: list[tuple[Key, int, int, Link[Item]]] = []
@@ -238,6 +240,8 @@ class Order(Generic[Item]):
 
     def unpark(self) -> None:
         """Something is no longer read: all are asked again."""
+        if not self._parked:
+            return
         for link in list(self._parked.values()):
             self._journal.log(self._park, link)
             self._unpark(link)
@@ -252,6 +256,7 @@ class Order(Generic[Item]):
                 continue
             now = self.key(link)
             if now <= key:
+                self.asked = now
                 return link
             heapreplace(heap, (now, link.serial, next(self._pushed), link))
         return None

@@ -26,6 +26,11 @@ def as_pages(pages: ArrayLike) -> Pages:
     return np.asarray(pages, dtype=np.int64)
 
 
+def present(entries: Pages) -> Pages:
+    """`entries` without holes; mostly there are none."""
+    return entries if np.count_nonzero(entries) == len(entries) else entries[entries != 0]
+
+
 class PagePool:
     """Owns pages 1..capacity; page 0 is the null page. Mutable. Every call is O(pages named).
 

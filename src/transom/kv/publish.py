@@ -11,7 +11,7 @@ import numpy as np
 
 from transom.kv.components import PageRule
 from transom.kv.holding import Holding
-from transom.kv.pool import Pages, owner_of
+from transom.kv.pool import Pages, owner_of, present
 from transom.kv.rows import RowTable
 from transom.kv.stats import Counters
 from transom.kv.tree import Node, Path, PrefixTree
@@ -46,7 +46,7 @@ class Publisher:
             path.end = self.tree.root(self.holding.namespace)
         elif path.within < path.end.size:
             path.cut_last(self.tree.split(path.end, path.within))
-        pages = tuple(self._adopted(component, path.pages, whole) for component in range(len(self.rows)))
+        pages = tuple([self._adopted(component, path.pages, whole) for component in range(len(self.rows))])
         is_boundary = path.pages == self.grids[0].floor(self.holding.prompt)
         extend = self.tree.grow if is_boundary else self.tree.lengthen
         node = extend(path.end, key[path.pages * self.tree.page_bytes :], pages)
@@ -61,8 +61,8 @@ class Publisher:
             return np.zeros(end - start, dtype=np.int64)
         pages = self.rows[component].read(self.holding.row, start, end)
         shared = self.holding.shared(self.grids[component])
-        assert not pages[: max(0, shared - start)].any(), (self.holding, component, pages)
-        self._adopt(component, pages[pages != 0])
+        assert shared <= start or not pages[: shared - start].any(), (self.holding, component, pages)
+        self._adopt(component, present(pages))
         return pages
 
     def _merge(self, node: Node, start: int, end: int) -> None:

@@ -4,7 +4,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from transom.kv.journal import Journal
-from transom.kv.pool import Pages
+from transom.kv.pool import Pages, present
 
 
 class RowTable:
@@ -25,20 +25,21 @@ class RowTable:
 
     def held(self, row: int, start: int, end: int) -> Pages:
         """The pages, none of them 0, named by entries [start, end)."""
-        entries: Pages = self.read(row, start, end)
-        held: Pages = entries[entries != 0]
-        return held
+        return present(self.read(row, start, end))
 
     def write(self, row: int, start: int, pages: Pages) -> None:
         """Entries from `start` on become `pages`."""
-        before = self.table[row, start : start + len(pages)].copy()
-        assert len(before) == len(pages), (start, len(pages), self.table.shape)
-        self._journal.log(self._restore, row, start, before)
-        self.table[row, start : start + len(pages)] = pages
+        self._fill(row, start, start + len(pages), pages)
 
     def clear(self, row: int, start: int, end: int) -> None:
         """Entries [start, end) become 0."""
-        self.write(row, start, np.zeros(max(0, end - start), dtype=np.int64))
+        self._fill(row, start, max(start, end), 0)
+
+    def _fill(self, row: int, start: int, end: int, pages: Pages | int) -> None:
+        entries = self.table[row, start:end]
+        assert len(entries) == end - start, (start, end, self.table.shape)
+        self._journal.log(self._restore, row, start, entries.copy())
+        entries[:] = pages
 
     def _restore(self, row: int, start: int, before: NDArray[np.int32]) -> None:
         self.table[row, start : start + len(before)] = before

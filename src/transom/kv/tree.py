@@ -1,6 +1,7 @@
 """The prefix tree: runs of tokens with, per component, their pages or holes. Structure only, no policy."""
 
 from bisect import bisect_left, bisect_right, insort
+from collections.abc import Sequence
 from functools import partial
 
 import numpy as np
@@ -114,6 +115,14 @@ class PrefixTree:
     def price(self, component: int, node: Node) -> Price:
         """Of a rooted component the stretch back to the boundary before, with all that lies there; of others
         the pages that no boundary needs, or else the island at the end."""
+        price = node.prices.get(component)
+        if price is None:
+            price = node.prices[component] = self._price_unpinned(component, node)
+        if node.pinned > self._log.step and price.rank == RANK_USEFUL:
+            return price._replace(rank=RANK_PINNED)
+        return price
+
+    def _price_unpinned(self, component: int, node: Node) -> Price:
         resident = node.resident
         if self.rooted[component]:
             size = sum([cost * there.count(1) for cost, there in zip(self._costs, resident, strict=True)])
@@ -123,16 +132,13 @@ class PrefixTree:
             useless = there.find(1, 0, self.island(node, component)) >= 0
             rank = RANK_USELESS if useless else RANK_USEFUL
             size = self._costs[component] * there.count(1)
-        if node.pinned > self._log.step and rank == RANK_USEFUL:
-            rank = RANK_PINNED
         return Price(rank, len(node.key) // TOKEN_BYTES, max(1, size))
 
     # ---------------------------------------------------------------- recency
 
     def use(self, path: Path, first: tuple[int, ...], *, hit: bool, priority: int) -> None:
-        """The path was read, by component from page `first[component]` on."""
+        """The path was read now, by component from page `first[component]` on."""
         assert len(first) == len(self.pools), first
-        self.clock.tick()
         for group, component in enumerate(self.groups):
             after = bisect_right(path.starts, first[component])
             nodes = path.nodes[max(0, after - 1) :]
@@ -167,8 +173,8 @@ class PrefixTree:
         self._journal.log(self._unlink, node)
         self._link(node)
         self._relist(node)
-        self._relist(end)
-        self._tell_run(node, 0)
+        self._relist(end, cheaper=False)
+        self._tell_new(node, 0)
         return node
 
     def lengthen(self, end: Node, key: bytes, pages: tuple[Pages, ...]) -> Node:
@@ -178,7 +184,7 @@ class PrefixTree:
             longer = tuple(np.concatenate(pair) for pair in zip(end.pages, pages, strict=True))
             size = end.size
             self._set(end, end.key + key, longer)
-            self._tell_run(end, size)
+            self._tell_new(end, size)
             return end
         return self.grow(end, key, pages)
 
@@ -209,8 +215,9 @@ class PrefixTree:
         index = as_pages(index)
         assert not entries[index].any() and np.all(pages), (entries[index], pages)
         entries[index] = pages
-        self._replace(node, component, entries)
-        self._tell(What.STORED, node, component, index.tolist())
+        self._replace(node, component, entries, (entries != 0).tobytes())
+        self._relist(node)
+        self._tell(What.STORED, node, component, (index + node.start).tolist())
 
     # ---------------------------------------------------------------- shrinking
 
@@ -221,71 +228,91 @@ class PrefixTree:
         assert len(index) and entries[index].all(), (node, component, index)
         self.pools[component].release(entries[index])
         entries[index] = 0
-        self._replace(node, component, entries)
-        self._tell(What.REMOVED, node, component, index.tolist())
+        self._replace(node, component, entries, (entries != 0).tobytes())
+        self._relist(node, cheaper=False)
+        self._tell(What.REMOVED, node, component, (index + node.start).tolist())
 
-    def cut(self, node: Node, count: int) -> None:
-        """The last `count` pages of a leaf go back to the pools, of all components."""
+    def vacate_run(self, node: Node, component: int, first: int, end: int) -> Pages:
+        """The same of pages [first, end), but for the pool: to it the caller gives what is returned."""
+        pages, resident = node.pages[component], node.resident[component]
+        assert first < end and resident.count(1, first, end) == end - first, (node, component, first, end)
+        entries = pages.copy()
+        entries[first:end] = 0
+        now = resident[:first] + bytes(end - first) + resident[end:]
+        self._replace(node, component, entries, now)
+        if 1 not in now:
+            self._relist(node, cheaper=False)
+        self._tell(What.REMOVED, node, component, range(node.start + first, node.start + end))
+        return pages[first:end]
+
+    def cut(self, node: Node, count: int) -> list[Pages]:
+        """The last `count` pages of a leaf end; by component, what the caller gives to the pools."""
         assert not node.children and 0 < count <= node.size, (node, count)
-        if count == node.size:
-            self._remove(node)
-            return
+        size, taken = node.size - count, []
         for component in range(len(self.pools)):
-            resident = np.flatnonzero(node.pages[component])
-            index = resident[resident >= node.size - count]
-            if len(index):
-                self.vacate(node, component, index)
-        self.trim(node)
+            resident, pages = node.resident[component], node.pages[component][size:]
+            taken.append(pages if 0 not in resident[size:] else pages[pages != 0])
+            self._tell_run(What.REMOVED, node, component, size)
+        if size:
+            self._set(node, node.key[: size * self.page_bytes], tuple([p[:size] for p in node.pages]))
+            self.trim(node)
+        else:
+            self._remove(node)
+        return taken
 
     def _remove(self, leaf: Node) -> None:
-        """All of a leaf at once; it keeps its arrays, to come back with them if that is undone."""
+        """It keeps its arrays, to come back with them if that is undone."""
         assert leaf.parent is not None, leaf
-        for component, (pool, pages) in enumerate(zip(self.pools, leaf.pages, strict=True)):
-            index = np.flatnonzero(pages)
-            if len(index):
-                pool.release(pages[index])
-                self._tell(What.REMOVED, leaf, component, index.tolist())
         for order, link in zip(self.orders, leaf.links, strict=True):
             if link.listed:
                 order.leave(link)
         self._journal.log(self._link, leaf)
         self._unlink(leaf)
-        self._relist(leaf.parent)
+        self._relist(leaf.parent, cheaper=False)
         self.trim(leaf.parent)
 
     def trim(self, node: Node) -> None:
         """Restores the shape: a leaf ends with a resident page; what owns nothing and leads nowhere goes."""
         while node.parent is not None and not node.children:
-            keep = 1 + max(resident.rfind(1) for resident in node.resident)
-            if 0 < keep < node.size:
-                self._set(node, node.key[: keep * self.page_bytes], tuple(p[:keep] for p in node.pages))
+            if 1 in [resident[-1] for resident in node.resident]:
+                return
+            keep = 1 + max([resident.rfind(1) for resident in node.resident])
             if keep:
+                self._set(node, node.key[: keep * self.page_bytes], tuple(p[:keep] for p in node.pages))
                 return
             self._journal.log(self._link, node)
             self._unlink(node)
             node = node.parent
-            self._relist(node)
+            self._relist(node, cheaper=False)
         if isinstance(node, Root) and not node.children and self.roots.get(node.namespace) is node:
             self._journal.log(self.roots.__setitem__, node.namespace, node)
             del self.roots[node.namespace]
 
     # ---------------------------------------------------------------- events
 
-    def _tell_run(self, node: Node, first: int) -> None:
+    def _tell_new(self, node: Node, first: int) -> None:
         """Pages of `node` from `first` on are new."""
-        for component, resident in enumerate(node.resident):
-            index = [place for place in range(first, node.size) if resident[place]]
-            if index:
-                self._tell(What.STORED, node, component, index)
+        for component in range(len(self.pools)):
+            self._tell_run(What.STORED, node, component, first)
 
-    def _tell(self, what: What, node: Node, component: int, index: list[int]) -> None:
-        start, keys, above = node.start, [node.key], node.parent
+    def _tell_run(self, what: What, node: Node, component: int, first: int) -> None:
+        """Of what `node` has from page `first` on."""
+        resident, start = node.resident[component], node.start
+        pages: Sequence[int] = range(start + first, start + len(resident))
+        if 0 in resident[first:]:
+            pages = [start + place for place in range(first, len(resident)) if resident[place]]
+        if pages:
+            self._tell(what, node, component, pages)
+
+    def _tell(self, what: What, node: Node, component: int, pages: Sequence[int]) -> None:
+        """`pages` by index from the root."""
+        keys, above = [node.key], node.parent
         while above is not None and above.parent is not None:
             keys.append(above.key)
             above = above.parent
         assert isinstance(above, Root), node
-        pages = [start + place for place in index]
-        self._log.record(what, component, above.namespace, tuple(reversed(keys)), pages)
+        keys.reverse()
+        self._log.record(what, component, above.namespace, tuple(keys), pages)
 
     # ---------------------------------------------------------------- primitives
 
@@ -301,34 +328,39 @@ class PrefixTree:
         del node.parent.children[first]
         del node.parent.order[bisect_left(node.parent.order, first)]
 
-    def _replace(self, node: Node, component: int, entries: Pages) -> None:
-        """Of one component, whatever the others have."""
+    def _replace(self, node: Node, component: int, entries: Pages, there: bytes) -> None:
+        """Of one component, whatever the others have. `there` is its residency. Let `_relist` follow."""
         pages, resident = node.pages, node.resident
         self._journal.log(self._restore, node, node.key, pages, resident)
         node.pages = (*pages[:component], entries, *pages[component + 1 :])
-        now = (entries != 0).tobytes()
-        node.resident = (*resident[:component], now, *resident[component + 1 :])
-        self._relist(node)
+        node.resident = (*resident[:component], there, *resident[component + 1 :])
+        node.prices.clear()
 
     def _set(self, node: Node, key: bytes, pages: tuple[Pages, ...]) -> None:
         self._journal.log(self._restore, node, node.key, node.pages, node.resident)
         node.key, node.pages, node.resident = key, pages, residency(pages)
+        node.prices.clear()
         self._relist(node)
 
     def _restore(self, node: Node, key: bytes, pages: tuple[Pages, ...], resident: tuple[bytes, ...]) -> None:
         node.key, node.pages, node.resident = key, pages, resident
+        node.prices.clear()
         for order, link in zip(self.orders, node.links, strict=True):
             order.bound(link)
 
-    def _relist(self, node: Node) -> None:
-        """A node is in the orders of the components it has pages of; of rooted ones only a leaf can give."""
+    def _relist(self, node: Node, *, cheaper: bool = True) -> None:
+        """A node is in the orders of the components it has pages of; of rooted ones only a leaf can give.
+
+        Prices may have fallen if `cheaper`. Losing pages or children lets none fall.
+        """
         if node.parent is None:
             return
         for group, component in enumerate(self.groups):
             order, link = self.orders[group], node.links[group]
             gives = 1 in node.resident[component] and not (self.rooted[component] and node.children)
             if gives and link.listed:
-                order.refresh(link)
+                if cheaper:
+                    order.refresh(link)
             elif gives:
                 order.enter(link)
             elif link.listed:
