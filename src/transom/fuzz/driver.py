@@ -160,6 +160,8 @@ class Driver:
         assert (holding.start, holding.clip) == (offer.begin.start, offer.begin.clip), (holding, offer)
         if fresh:
             assert fits and self.cache.space() == room.less(cost), (offer, room)
+        end = len(tokens)
+        assert self.cache.growth(offer.begin, end) == self.cache.growth(holding, end), (offer, holding)
         job = Job(holding, tokens)
         self.jobs[request] = job
         self.world.jobs.append(job)
