@@ -212,7 +212,8 @@ class Order(Generic[Item]):
         for link, *_ in before:
             link.last, link.base = now, base
             link.uses += hit
-            link.priority = max(link.priority, priority)
+            if priority > link.priority:
+                link.priority = priority
 
     def split(self, upper: Link[Item], lower: Link[Item]) -> None:
         """`upper`, new, takes the front of `lower` and is as much used. It is not listed yet."""

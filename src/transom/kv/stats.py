@@ -1,7 +1,7 @@
 """Immutable snapshots of a cache, and the counters behind them."""
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from transom.kv.holding import Begin
 from transom.kv.journal import Journal
@@ -51,8 +51,7 @@ class Traffic:
     duplicates_returned: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class Admissions:
+class Admissions(NamedTuple):
     admitted: int = 0
     hits: int = 0
     hit_tokens: int = 0
