@@ -65,9 +65,7 @@ def with_wide_codes(model: Model) -> Model:
     return Model(model.spec, replace(weights, layers=layers, head=wide(weights.head)))
 
 
-def test_a_token_is_seen_up_to_the_window_by_window_layers_and_for_ever_by_full_ones(
-    model: Model, tokens: list[int]
-) -> None:
+def test_the_first_token_reaches_the_last_through_the_full_layer(model: Model, tokens: list[int]) -> None:
     changed = [tokens[0] ^ 1, *tokens[1:]]
     before, after = (cold_logits(Float32Ops(), model, t, first=1) for t in (tokens, changed))
     differs = np.abs(before - after).max(axis=1) > 0

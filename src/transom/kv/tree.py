@@ -12,7 +12,7 @@ from transom.kv.events import EventLog, What
 from transom.kv.holding import Namespace
 from transom.kv.journal import Journal
 from transom.kv.node import NO_PAGES, TOKEN_BYTES, Node, Path, Root, as_key, residency, shared_tokens
-from transom.kv.order import RANK_PINNED, RANK_USEFUL, RANK_USELESS, Clock, Link, Order, Policy, Price
+from transom.kv.order import RANK_PINNED, RANK_USEFUL, RANK_USELESS, Clock, Order, Policy, Price
 from transom.kv.pool import PagePool, Pages, as_pages
 
 __all__ = [
@@ -98,9 +98,6 @@ class PrefixTree:
 
     def order_of(self, component: int) -> Order[Node]:
         return self.orders[self._groups_of[component]]
-
-    def link_of(self, node: Node, component: int) -> Link[Node]:
-        return node.links[self._groups_of[component]]
 
     # ---------------------------------------------------------------- what giving would cost
 
