@@ -1,5 +1,6 @@
 """Byte-level BPE, against a scanner and a merger written from its definition with nothing but unicodedata."""
 
+import itertools
 import random
 import unicodedata
 from collections.abc import Iterator
@@ -126,9 +127,7 @@ def merged(word: str, vocabulary: Vocabulary) -> list[str]:
     rank = {pair: i for i, pair in enumerate(vocabulary.spelling.merges)}
     parts = list(word)
     while True:
-        found = [
-            (rank[pair], i) for i, pair in enumerate(zip(parts, parts[1:], strict=False)) if pair in rank
-        ]
+        found = [(rank[pair], i) for i, pair in enumerate(itertools.pairwise(parts)) if pair in rank]
         if not found:
             return parts
         _, i = min(found)

@@ -375,6 +375,7 @@ def test_the_extension_keeps_merges_of_the_default_model_in_their_order() -> Non
     assert isinstance(vocabulary.spelling, SentencePiece)
     kept = merges(vocabulary, vocabulary.spelling.scores)
     with mock.patch.dict(os.environ, TRANSOM_NATIVE="0"):
-        every = {pair: i for i, pair in enumerate(merges(vocabulary))}
+        scores = vocabulary.spelling.scores
+        every = {pair: i for i, pair in enumerate(merges(vocabulary, scores))}
     places = [every[pair] for pair in kept]
     assert places == sorted(places) and len(kept) > 236_000

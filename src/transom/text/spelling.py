@@ -64,7 +64,7 @@ class SentencePieceSpelling:
 
 
 class ByteLevelSpelling:
-    """A byte that no piece spells is left out, as in llama.cpp. SmolLM2 lacks 21, all but impossible in text."""
+    """A byte that no piece spells is left out, as in llama.cpp; SmolLM2 lacks 21, all but unseen in text."""
 
     def __init__(self, vocabulary: Vocabulary, spelling: ByteLevel) -> None:
         # Llama 3 takes a whole word that is a piece as it is, whatever the merges would make of it.
