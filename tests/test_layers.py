@@ -39,7 +39,6 @@ IMPURE = {
     "subprocess",
     "os",
     "secrets",
-    "zmq",
     "multiprocessing",
 }
 
