@@ -11,8 +11,10 @@ SOURCE = Path(__file__).parent.parent / "src" / "transom"
 LAYERS = (
     ("__main__",),
     ("cli",),
+    ("commands",),
     ("server",),
     ("llm",),
+    ("sim",),
     ("engine",),
     ("models",),
     ("weights",),
