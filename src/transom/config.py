@@ -71,6 +71,8 @@ class ServerConfig:
     served_model_name: str | None = None
     log_level: str = "info"
     body_bytes_max: int = 16 << 20
+    drain_seconds: float = 5.0
+    """How long answers may go on after the first SIGTERM or Ctrl-C; the second ends them."""
     stalled_seconds_max: float = 120.0
     """A step takes milliseconds, on the slowest path seconds; an engine silent for longer is not healthy."""
 
@@ -78,6 +80,8 @@ class ServerConfig:
         _within("--port", self.port, 0, 65535)
         if self.log_level not in LOG_LEVELS:
             raise ConfigError(f"--log-level is {self.log_level!r}; it must be one of {', '.join(LOG_LEVELS)}")
+        if not 0 <= self.drain_seconds <= 3600:
+            raise ConfigError(f"--drain-seconds is {self.drain_seconds:g}; it must be between 0 and 3600")
         if self.served_model_name == "":
             raise ConfigError("--served-model-name must not be empty")
 
