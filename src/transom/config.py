@@ -8,6 +8,7 @@ from transom.errors import ConfigError
 
 KV_DTYPES = ("float16", "float32")
 CACHE_POLICIES = ("value", "lru", "lfu", "fifo", "priority")
+DRAIN_SECONDS = 5.0
 LOG_LEVELS = ("debug", "info", "warning", "error")
 
 _BYTES = re.compile(r"(\d+(?:\.\d+)?)\s*([kmgt]?)(?:i?b)?", re.IGNORECASE)
@@ -71,7 +72,7 @@ class ServerConfig:
     served_model_name: str | None = None
     log_level: str = "info"
     body_bytes_max: int = 16 << 20
-    drain_seconds: float = 5.0
+    drain_seconds: float = DRAIN_SECONDS
     """How long answers may go on after the first SIGTERM or Ctrl-C; the second ends them."""
     stalled_seconds_max: float = 120.0
     """A step takes milliseconds, on the slowest path seconds; an engine silent for longer is not healthy."""

@@ -7,7 +7,7 @@ from typing import Any
 
 from transom.commands.model import GEMMA_HELP, MODEL_HELP, add_engine_flags, engine_config, find_model
 from transom.commands.parser import Parser, add_command
-from transom.config import LOG_LEVELS, ServerConfig
+from transom.config import DRAIN_SECONDS, LOG_LEVELS, ServerConfig
 
 HELP = """\
 Serve one model over HTTP, in the shape of OpenAI's API.
@@ -40,7 +40,7 @@ def add(commands: Any) -> Parser:
     where.add_argument(
         "--drain-seconds",
         type=float,
-        default=ServerConfig.drain_seconds,
+        default=DRAIN_SECONDS,
         metavar="SECONDS",
         help="how long answers may go on after the first signal to stop; default %(default)g",
     )

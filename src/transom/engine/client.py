@@ -7,8 +7,9 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from typing import Self
 
 import msgspec
@@ -314,14 +315,15 @@ class EngineClient:
     def _deliver(self, step: wire.StepOut) -> None:
         self._stats = step.stats
         in_flight = self._in_flight
-        for said in (*step.scores, *step.tokens):
-            replies = in_flight.get(said.id)
-            if replies is not None:
-                replies.deliver(said)
+        replies: Iterator[wire.ScoreOut | wire.TokenOut] = chain(step.scores, step.tokens)
+        for reply in replies:
+            reader = in_flight.get(reply.id)
+            if reader is not None:
+                reader.deliver(reply)
         for end in step.ends:
-            replies = in_flight.pop(end.id, None)
-            if replies is not None:
-                replies.deliver(end)
+            reader = in_flight.pop(end.id, None)
+            if reader is not None:
+                reader.deliver(end)
 
     # ---------------------------------------------------------------- the end
 
