@@ -13,6 +13,7 @@ to standard input and output.
 import os
 import sys
 import threading
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
@@ -105,6 +106,9 @@ class FakeSteps:
         if self.paused is not None:
             return sched.Turn(tuple(events), Idle(IdleReason.PAUSED), tuple(rejected), None, tuple(done))
         before = len(events)
+        for number, echo in list(self.running.items()):
+            if echo.request.deadline is not None and echo.request.deadline <= time.monotonic():
+                events += self._end(number, FinishReason.DEADLINE)
         for echo in list(self.running.values()):
             events += self._step(echo)
         self.steps += 1

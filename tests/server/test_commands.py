@@ -169,6 +169,14 @@ def test_no_tokens_are_an_empty_output_and_a_full_context_has_place_for_them(htt
         assert error["code"] == "context_length_exceeded"
 
 
+@pytest.mark.parametrize("how", ["field", "header", "both"])
+def test_an_answer_ends_at_its_timeout_with_what_it_has(http: httpx.Client, how: str) -> None:
+    body = {"prompt": "STALL", "max_tokens": 9, **({} if how == "header" else {"timeout": 0.05})}
+    headers = {} if how == "field" else {"x-request-timeout": "0.05" if how == "header" else "5000"}
+    (choice,) = http.post("/v1/completions", json=body, headers=headers).json()["choices"]
+    assert (choice["text"], choice["finish_reason"]) == ("STA", "deadline")
+
+
 def test_a_timeout_that_is_no_number_is_refused(http: httpx.Client) -> None:
     answer = http.post("/v1/completions", json={"prompt": "x"}, headers={"x-request-timeout": "soon"})
     assert refused(answer)["param"] == "timeout"

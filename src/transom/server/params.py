@@ -74,9 +74,7 @@ def completion_params(request: CompletionRequest, vocabulary: int) -> Params:
         echo=bool(request.echo),
     )
     if request.best_of is not None and request.best_of != params.outputs:
-        raise _unsupported(
-            "best_of", f"no output is made to be thrown away: only n, {params.outputs} here, is"
-        )
+        raise _unsupported("best_of", f"no output is made to be thrown away; it must be n, {params.outputs}")
     if params.max_tokens == 0 and params.outputs > 1:
         raise bad_request(f"n is {params.outputs}, and max_tokens 0: all outputs would be empty", "n")
     return params
