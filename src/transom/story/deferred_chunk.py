@@ -199,7 +199,7 @@ def _filed(ours: Ours, theirs: ChunkedServer) -> Frame:
         ours.scene("Still no page, and B still is not in the step. Only what was scheduled can advance."),
         theirs.scene(
             f"It files what B names: {theirs.filed} tokens, of which {theirs.computed['B']} exist. Whoever "
-            "asks with this beginning now reads anything."
+            "asks with this beginning now reads whatever lies there."
         ),
     )
 

@@ -112,7 +112,7 @@ def story() -> Story:
     return Story(
         name="repair",
         other="no window, no hit",
-        source="The other side is the plain rule: a hit needs full pages and the window before its end.",
+        source="The other side: a hit needs full pages and the window before its end.",
         frames=tuple(frames),
     )
 
