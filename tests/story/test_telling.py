@@ -112,6 +112,12 @@ def test_an_unknown_story_is_answered_with_the_list(capsys: pytest.CaptureFixtur
     assert all(name in said for name in STORIES)
 
 
+def test_without_a_name_the_stories_are_listed(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["story"]) == 0
+    listed = capsys.readouterr().out.splitlines()
+    assert [line.split()[2] for line in listed] == list(STORIES)
+
+
 def test_an_unknown_frame_is_answered_with_those_there_are(stories: dict[str, Story]) -> None:
     for frame in (0, 8, -1):
         with pytest.raises(ConfigError, match="frames 1 to 7"):

@@ -15,16 +15,15 @@ as they run, beside what another engine did. Enter goes on, b back, q out.
 
 
 def add(commands: Any) -> Parser:
-    listed = "\n".join(f"  transom story {name:15} {what}" for name, what in STORIES.items())
     parser = add_command(
         commands,
         "story",
         _run,
         help="see how the cache works, and how others broke",
-        usage="transom story STORY [flags]",
-        description=HELP.format(stories=listed),
+        usage="transom story [STORY] [flags]",
+        description=HELP.format(stories=_listed()),
     )
-    parser.add_argument("story", metavar="STORY", choices=STORIES, help=" | ".join(STORIES))
+    parser.add_argument("story", nargs="?", metavar="STORY", choices=STORIES, help=" | ".join(STORIES))
     parser.add_argument("--play", action="store_true", help="go on by itself, at a reader's pace")
     parser.add_argument("--frame", type=int, metavar="N", help="one frame only, from 1")
     parser.add_argument("--no-color", action="store_true", help="no colours; NO_COLOR=1 says the same")
@@ -32,7 +31,14 @@ def add(commands: Any) -> Parser:
     return parser
 
 
+def _listed() -> str:
+    return "\n".join(f"  transom story {name:15} {what}" for name, what in STORIES.items())
+
+
 def _run(options: argparse.Namespace) -> None:
+    if options.story is None:
+        print(_listed())
+        return
     from transom.story.command import draw, screen, tell
 
     if options.svg is not None:
