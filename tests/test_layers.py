@@ -13,7 +13,7 @@ LAYERS = (
     ("cli",),
     ("commands",),
     ("server",),
-    ("llm",),
+    ("llm", "doctor"),
     ("sim", "story"),
     ("engine",),
     ("models",),
