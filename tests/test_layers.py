@@ -11,8 +11,10 @@ SOURCE = Path(__file__).parent.parent / "src" / "transom"
 LAYERS = (
     ("__main__",),
     ("cli",),
+    ("commands",),
     ("server",),
-    ("llm",),
+    ("llm", "doctor"),
+    ("sim", "story"),
     ("engine",),
     ("models",),
     ("weights",),
@@ -39,7 +41,6 @@ IMPURE = {
     "subprocess",
     "os",
     "secrets",
-    "zmq",
     "multiprocessing",
 }
 

@@ -137,7 +137,11 @@ class FinishReason(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """What a client asked for, checked and tokenized. `salt` keeps prefixes of different tenants apart."""
+    """What a client asked for, checked and tokenized.
+
+    `salt` keeps prefixes apart: requests with different ones share nothing. `tenant` is who asks, for fair
+    shares. `deadline` is in seconds of the clock that turns are told.
+    """
 
     id: RequestId
     prompt: Tokens
@@ -146,6 +150,8 @@ class Request:
     sampling: Sampling = Sampling()
     priority: int = 0
     salt: str = ""
+    tenant: str = ""
+    deadline: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -249,9 +255,10 @@ class Choice:
 
 @dataclass(frozen=True, slots=True)
 class StepResult:
-    """One entry per span of the step, None where no logits were wanted."""
+    """One entry per span of the step, None where no logits were wanted. `seconds` is what it took."""
 
     choices: tuple[Choice | None, ...]
+    seconds: float = 0.0
 
 
 class Runner(Protocol):

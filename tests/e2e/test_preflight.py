@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 from tests.tools import SCRIPT, SHELL, preflight
 
-from transom import cli
-from transom.weights.builtin import GEMMA_NOTICE
+from transom.commands.model import GEMMA_HELP
+from transom.weights.catalogue import GEMMA_NOTICE
 
 PROGRAMS = ("git", "make", "g++", "awk", "df")
 INSTALL = "  sudo apt-get install -y "
@@ -65,4 +65,4 @@ def test_a_full_disk_is_told_with_both_numbers(tmp_path: Path) -> None:
 def test_the_terms_are_the_same_words_wherever_they_are_said() -> None:
     notice = subprocess.run([SHELL, str(SCRIPT), "notice"], capture_output=True, text=True, check=True)
     assert folded(notice.stdout).endswith(GEMMA_NOTICE)
-    assert folded(cli.GEMMA_HELP) == GEMMA_NOTICE
+    assert folded(GEMMA_HELP) == GEMMA_NOTICE

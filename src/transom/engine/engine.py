@@ -39,7 +39,7 @@ class Engine:
 
     def turn(self, commands: Sequence[sched.Command]) -> sched.Turn:
         """One step: see `transom.sched.turn`."""
-        turn = sched.turn(self.scheduler, commands, self.runner)
+        turn = sched.turn(self.scheduler, commands, self.runner, time.monotonic())
         if self.config.paranoid or turn.idle is not None:
             self.cache.check()
         return turn

@@ -29,7 +29,7 @@ Placed = tuple[Continue | Admit, Holding]
 class Scheduler:
     """Owns the queue and the running set. Mutable; one step is in flight at a time.
 
-    Per turn: `submit`, `abort`, `flush`; `plan`; `commit`; then, with a step, `apply` or `fail`.
+    Per turn: `tick`; `submit`, `abort`, `flush`; `plan`; `commit`; then, with a step, `apply` or `fail`.
     """
 
     def __init__(self, cache: HybridCache, limits: Limits) -> None:
@@ -43,6 +43,7 @@ class Scheduler:
         self._running: Ranks[Running] = Ranks()
         self._arrivals = 0
         self._turns = 0
+        self._now = 0.0
         self._outputs_expected = float(limits.first_outputs_expected)
         self._counters = Counters()
 
@@ -75,6 +76,10 @@ class Scheduler:
         self._cache.flush()
 
     # ------------------------------------------------------------ a turn
+
+    def tick(self, now: float) -> None:
+        """The time of this turn. A clock that jumps back is taken as one that stands still."""
+        self._now = max(self._now, now)
 
     def unfinished(self) -> tuple[RequestId, ...]:
         """Every request that has not ended, those that run first."""

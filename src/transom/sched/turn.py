@@ -47,14 +47,17 @@ class Turn:
     failure: Exception | None = None
 
 
-def turn(scheduler: Scheduler, commands: Iterable[Command], runner: Runner) -> Turn:
+def turn(scheduler: Scheduler, commands: Iterable[Command], runner: Runner, now: float = 0.0) -> Turn:
     """Applies the commands, then plans, commits, computes and applies one step.
+
+    `now` is in seconds of any clock that never goes back: the engine's, or a simulator's.
 
     An exception of the runner ends the requests of its step with an error and is handed back as `failure`;
     others go on. Any other exception is a bug of ours and is raised.
     """
     events: list[Event] = []
     rejected: list[Rejected] = []
+    scheduler.tick(now)
     for command in commands:
         _obey(scheduler, command, events, rejected)
     outcome = scheduler.commit(scheduler.plan())

@@ -1,0 +1,83 @@
+"""`transom generate`."""
+
+import argparse
+import secrets
+from typing import TYPE_CHECKING, Any
+
+from transom.commands.model import GEMMA_HELP, MODEL_HELP, find_model
+from transom.commands.parser import Parser, add_command, require
+
+if TYPE_CHECKING:
+    from transom.llm import Options
+
+HELP = """\
+Continue a text, in this process, streaming to standard output.
+
+  transom generate "The capital of France is" --max-tokens 16
+  transom generate "Once upon a time" --temperature 0.8 --seed 7
+"""
+
+
+def add(commands: Any) -> Parser:
+    parser = add_command(
+        commands,
+        "generate",
+        _run,
+        help="continue a text",
+        usage="transom generate TEXT [flags]",
+        description=HELP,
+        epilog=GEMMA_HELP,
+    )
+    parser.add_argument("text", help="what to continue")
+    parser.add_argument("--model", metavar="MODEL", help=MODEL_HELP)
+    choice = parser.add_argument_group("how tokens are chosen")
+    choice.add_argument("--max-tokens", type=int, default=128, metavar="N", help="default %(default)s")
+    choice.add_argument(
+        "--temperature", type=float, default=0.0, metavar="T", help="0, the default, is greedy"
+    )
+    choice.add_argument("--top-k", type=int, default=0, metavar="K", help="the K likeliest only; 0 is all")
+    choice.add_argument(
+        "--top-p", type=float, default=1.0, metavar="P", help="the likeliest that reach P together"
+    )
+    choice.add_argument(
+        "--min-p", type=float, default=0.0, metavar="P", help="at least P times the likeliest"
+    )
+    choice.add_argument(
+        "--seed", type=int, metavar="N", help="the same seed, the same text; default: another each time"
+    )
+    choice.add_argument(
+        "--stop", action="append", default=[], metavar="TEXT", help="end before it; repeatable"
+    )
+    choice.add_argument("--ignore-eos", action="store_true", help="go on past the model's end")
+    return parser
+
+
+def _run(options: argparse.Namespace) -> None:
+    wanted = _generate_options(options)
+    find_model(options.model)
+    from transom import LLM
+
+    for piece in LLM(options.model).stream(options.text, **wanted):
+        print(piece.text, end="", flush=True)
+    print()
+
+
+def _generate_options(options: argparse.Namespace) -> "Options":
+    """ConfigError, naming the flag, for what is out of range."""
+    require("--max-tokens", options.max_tokens, 1, 1 << 31)
+    require("--temperature", options.temperature, 0, 2)
+    require("--top-k", options.top_k, 0, 1 << 30)
+    require("--top-p", options.top_p, 0, 1)
+    require("--min-p", options.min_p, 0, 1)
+    seed = secrets.randbits(63) if options.seed is None else options.seed
+    require("--seed", seed, 0, 2**64 - 1)
+    return {
+        "max_tokens": options.max_tokens,
+        "temperature": options.temperature,
+        "top_k": options.top_k,
+        "top_p": options.top_p,
+        "min_p": options.min_p,
+        "seed": seed,
+        "stop": options.stop,
+        "ignore_eos": options.ignore_eos,
+    }

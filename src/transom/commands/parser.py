@@ -1,0 +1,51 @@
+"""What every command shares: a parser whose errors are one line, and checks that name the flag."""
+
+import argparse
+import difflib
+from collections.abc import Callable, Sequence
+from typing import Any, NoReturn
+
+from transom.config import parse_bytes
+from transom.errors import ConfigError
+
+USAGE_ERROR = 2
+
+
+class Parser(argparse.ArgumentParser):
+    """argparse whose errors are one line, and name the nearest flag when one is unknown."""
+
+    def error(self, message: str) -> NoReturn:
+        self.exit(USAGE_ERROR, f"transom: {message}\n")
+
+    def refuse_unknown(self, unknown: Sequence[str]) -> None:
+        """Usage error for the first argument nobody asked for."""
+        if not unknown:
+            return
+        word = unknown[0].split("=")[0]
+        known = [option for action in self._actions for option in action.option_strings]
+        near = difflib.get_close_matches(word, known, n=1) if word.startswith("-") else []
+        hint = f"; did you mean {near[0]}?" if near else f"; see {self.prog} --help"
+        self.error(f"unknown argument {word}{hint}")
+
+
+def add_command(commands: Any, name: str, run: Callable[[argparse.Namespace], None], **words: str) -> Parser:
+    """One more command; `words` are argparse's help, usage, description and epilog."""
+    parser: Parser = commands.add_parser(
+        name, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False, **words
+    )
+    parser.set_defaults(run=run)
+    return parser
+
+
+def size(text: str) -> int:
+    """An argparse type: bytes, such as 512M."""
+    try:
+        return parse_bytes(text)
+    except ConfigError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
+
+
+def require(flag: str, value: float, low: float, high: float) -> None:
+    """ConfigError, naming the flag, unless `low <= value <= high`."""
+    if not low <= value <= high:
+        raise ConfigError(f"{flag} is {value:g}; it must be between {low:g} and {high:g}")
