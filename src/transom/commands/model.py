@@ -3,6 +3,7 @@
 import argparse
 import sys
 
+from transom import streams
 from transom.commands.parser import size
 from transom.config import CACHE_POLICIES, EngineConfig
 
@@ -84,7 +85,7 @@ def find_model(model: str | None) -> None:
     if builtin is None or is_assembled(builtin):
         resolve_model(model)
         return
-    print(GEMMA_NOTICE, file=sys.stderr, flush=True)
+    streams.say(sys.stderr, GEMMA_NOTICE)
     if not sys.stderr.isatty():
         resolve_model(model)
         return

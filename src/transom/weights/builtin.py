@@ -8,6 +8,7 @@ import errno
 import fcntl
 import hashlib
 import os
+import stat
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -94,8 +95,15 @@ def resolve_model(model: str | None, progress: Progress = lambda done, total: No
     if builtin is not None:
         return assemble(builtin, cache_folder(), progress)
     path = Path(str(model)).expanduser()
-    if not path.is_file():
-        raise ModelFileError(f"{path}: no such file, and the built-in models are: {', '.join(BUILTIN)}")
+    try:
+        mode = path.stat().st_mode
+    except (FileNotFoundError, NotADirectoryError):
+        known = ", ".join(BUILTIN)
+        raise ModelFileError(f"{path}: no such file, and the built-in models are: {known}") from None
+    except OSError as error:
+        raise ModelFileError(f"{path}: cannot be read: {error.strerror}") from error
+    if not stat.S_ISREG(mode):
+        raise ModelFileError(f"{path}: not a regular file")
     return path
 
 
