@@ -24,7 +24,7 @@ LAYERS = (
     ("sched",),
     ("kv",),
     ("_native",),
-    ("config", "wire"),
+    ("config", "wire", "logs", "streams"),
     ("values", "errors"),
 )
 """Top first. A module may import from its own layer and from any below it."""
