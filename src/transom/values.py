@@ -254,6 +254,8 @@ class Ended:
     reason: FinishReason
     usage: Usage
     message: str = ""
+    queue_seconds: float = 0.0
+    """How long it waited for its first step, or for its end if it never had one."""
 
 
 Event = TokenChosen | Ended | PromptScored

@@ -246,3 +246,19 @@ def test_time_in_the_queue_is_counted_until_each_admission() -> None:
     stats = world.scheduler.stats()
     assert stats.admissions == 2
     assert stats.queue_seconds == 2.0, "the second waited for the two steps of the first"
+
+
+def test_a_request_is_told_how_long_it_waited_for_its_first_step_or_for_its_end() -> None:
+    world = World(page=4, windows=(4,), pages=(64, 32), rows=1, chunk=8)
+    world.clock = 10.0
+    first, second, doomed = world.submit(prompt(4), 3), world.submit(prompt(4, 1), 2), world.submit([5], 9)
+    world.step()
+    world.clock = 12.0
+    world.retract_all()
+    world.step()
+    world.clock = 14.0
+    world.abort(doomed)
+    world.step()
+    world.clock = 15.0
+    world.finish()
+    assert [world.ends[one].queue_seconds for one in (first, second, doomed)] == [0.0, 5.0, 4.0]

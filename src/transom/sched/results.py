@@ -80,6 +80,7 @@ class Results:
         """It has its first token, and goes on beside `first` if there is room, else from the queue."""
         self.roster.siblings.remove(sibling.id)
         sibling.admissions, sibling.cached_tokens = 1, first.progress.cached_tokens
+        sibling.queue_seconds = first.progress.queue_seconds
         sibling.computed_peak = first.holding.computed
         chosen = self._chosen(sibling, choice)
         reason = finish_reason(sibling)

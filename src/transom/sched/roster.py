@@ -55,6 +55,7 @@ class Roster:
         self.wait(first)
         self.siblings.add(first.id, siblings)
         for progress in (first, *siblings):
+            progress.arrived = self.now
             self.deadlines.add(progress.id, progress.request.deadline)
 
     def wait(self, progress: Progress) -> None:
@@ -67,6 +68,7 @@ class Roster:
         self._counters.admit(progress, holding.start, self.now - waiting.clock)
         if not progress.admissions:
             progress.cached_tokens = holding.start
+            progress.queue_seconds = self.now - progress.arrived
         progress.admissions += 1
         progress.computed_peak = max(progress.computed_peak, holding.start)
         return self.run(progress, holding)
@@ -119,6 +121,8 @@ class Roster:
 
     def ended(self, progress: Progress, reason: FinishReason, message: str = "") -> Ended:
         """It is in no state any more. Whoever was to be born of it waits in its place."""
+        if not progress.has_begun:
+            progress.queue_seconds = self.now - progress.arrived
         self._counters.end(reason)
         self.deadlines.forget(progress.id)
         if progress.outputs:

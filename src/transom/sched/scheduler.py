@@ -1,7 +1,8 @@
 """Continuous batching with chunked prefill: plan, commit, and apply what was computed."""
 
 from transom.errors import BadRequest, ConfigError, NoSpace
-from transom.kv.cache import Holding, HybridCache, Transaction
+from transom.kv.cache import Holding, HybridCache
+from transom.kv.journal import Transaction
 from transom.sched.commands import Drain, UpdateWeights
 from transom.sched.gate import Gate
 from transom.sched.intents import Admit, Continue, Plan, Situation

@@ -50,6 +50,9 @@ class Progress:
     length: int = field(init=False)
     cached_tokens: int = 0
     """Prompt tokens not computed at first admission."""
+    arrived: float = 0.0
+    queue_seconds: float = 0.0
+    """From its arrival to its first admission."""
     admissions: int = 0
     retractions: int = 0
     computed_peak: int = 0
@@ -119,7 +122,7 @@ class Progress:
 
     def ended(self, reason: FinishReason, message: str = "") -> Ended:
         usage = Usage(len(self.request.prompt), self.outputs, self.cached_tokens)
-        return Ended(self.id, reason, usage, message)
+        return Ended(self.id, reason, usage, message, self.queue_seconds)
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,6 +2,7 @@
 
 import time
 import uuid
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
@@ -14,9 +15,10 @@ from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from transom.config import ServerConfig
-from transom.engine.client import EngineClient
+from transom.engine.supervisor import Supervisor
 from transom.errors import BadRequest, EngineDied
 from transom.server import schema
+from transom.server.account import ARRIVAL, REQUEST_ID, Account, log_refusal
 from transom.server.errors import (
     Problem,
     Refused,
@@ -43,7 +45,7 @@ Asked = TypeVar("Asked", bound=schema.Generation)
 class Service:
     """The endpoints, and what they need."""
 
-    client: EngineClient
+    engine: Supervisor
     intake: Intake
     metrics: Metrics
     config: ServerConfig
@@ -58,16 +60,14 @@ class Service:
             Route("/v1/models/{model:path}", self.model),
             Route("/health", self.health),
             Route("/metrics", self.metrics_text),
-            *Operations(self.client, self.going, self._body).routes(),
+            *Operations(self.engine, self.going, self._body).routes(),
         ]
 
     async def completions(self, request: Request) -> GenerationResponse:
-        decoded = schema.decoded(schema.decode_completion, await self._body(request))
-        return self._respond(await self.intake.completion(_timed(decoded, request)))
+        return await self._generation(request, schema.decode_completion, self.intake.completion)
 
     async def chat_completions(self, request: Request) -> GenerationResponse:
-        decoded = schema.decoded(schema.decode_chat, await self._body(request))
-        return self._respond(await self.intake.chat(_timed(decoded, request)))
+        return await self._generation(request, schema.decode_chat, self.intake.chat)
 
     async def models(self, request: Request) -> Response:
         return json_response({"object": "list", "data": [self._model_card()]})
@@ -84,9 +84,9 @@ class Service:
 
     async def health(self, request: Request) -> Response:
         """Whether the engine lives and moves. Never waits for it."""
-        if self.client.death is not None:
-            return unavailable(str(self.client.death)).response()
-        stalled = self.client.stalled_seconds()
+        if self.engine.trouble is not None:
+            return unavailable(self.engine.trouble).response()
+        stalled = self.engine.client.stalled_seconds()
         if stalled > self.config.stalled_seconds_max:
             return unavailable(f"the engine has not finished a step for {stalled:.0f} seconds").response()
         return json_response({"status": "ok"})
@@ -94,8 +94,18 @@ class Service:
     async def metrics_text(self, request: Request) -> Response:
         return Response(self.metrics.text(), headers={"content-type": CONTENT_TYPE_LATEST})
 
-    def _respond(self, job: Job) -> GenerationResponse:
-        return GenerationResponse(job, self.client, self.metrics, self.going)
+    async def _generation(
+        self, request: Request, decode: Callable[[bytes], Asked], take: Callable[[Asked], Awaitable[Job]]
+    ) -> GenerationResponse:
+        """What a request's body, decoded and taken in, is answered with. Refused or BadRequest."""
+        try:
+            asked = schema.decoded(decode, await self._body(request))
+            job = await take(_timed(asked, request))
+        except (Refused, BadRequest) as error:
+            log_refusal(request.scope, problem_of(error))
+            raise
+        account = Account(job.answers, job.prompt_tokens, request.scope, self.metrics)
+        return GenerationResponse(job, self.engine, account, self.going)
 
     def _model_card(self) -> dict[str, object]:
         return {
@@ -168,7 +178,7 @@ def _timed(decoded: Asked, request: Request) -> Asked:
 
 
 class RequestIds:
-    """Gives every response an x-request-id: the client's own if it sent a sane one."""
+    """Gives every response an x-request-id: the client's own if it sent a sane one. The scope has it, too."""
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
@@ -177,9 +187,9 @@ class RequestIds:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        name = _request_id(scope)
-        scope["transom.request_id"] = name.decode("ascii")
-        header = (b"x-request-id", name)
+        header = (b"x-request-id", _request_id(scope))
+        scope[REQUEST_ID] = header[1].decode("ascii")
+        scope[ARRIVAL] = time.perf_counter()
 
         async def send_with_id(message: Message) -> None:
             if message["type"] == "http.response.start":

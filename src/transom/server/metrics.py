@@ -1,15 +1,17 @@
 """GET /metrics: the engine's snapshot and what the server measures itself, as Prometheus text.
 
-Names follow SGLang's where it has one, with our prefix: `transom:num_running_reqs`.
+Names follow SGLang's where it has one, with our prefix: `transom:num_running_reqs`. What an engine counts
+begins anew with the next engine, as counters of Prometheus may.
 """
 
 from collections.abc import Callable, Iterator
 
 from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric, SummaryMetricFamily
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
 from transom import wire
+from transom.engine.supervisor import Supervisor
 from transom.values import FinishReason
 
 LATENCY_BUCKETS_SECONDS = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 20, 40, 80, 160, 400)
@@ -35,6 +37,7 @@ _COUNTERS: Counts = (
     ("num_deferred_spans", "Spans planned that then found no page", lambda s: s.deferred_spans),
     ("repaired_tokens", "Positions computed for their windows only", lambda s: s.repaired_tokens),
     ("recomputed_tokens", "Positions computed again after a retraction", lambda s: s.recomputed_tokens),
+    ("queue_seconds", "Time in the queue of those admitted, added up", lambda s: s.queue_seconds),
     ("num_admissions", "Admissions, those after a retraction too", lambda s: s.admissions),
     ("num_aborted_requests", "Requests ended by an abort", lambda s: s.aborted),
     ("num_expired_requests", "Requests ended by their deadline", lambda s: s.expired),
@@ -48,9 +51,9 @@ _SHORT_NAMES = {"full": "full", "window": "swa"}
 class Metrics:
     """Owns the registry: what is scraped, and the server's own measurements. Mutable."""
 
-    def __init__(self, model: str, ready: wire.Ready, stats: Callable[[], wire.Stats]) -> None:
+    def __init__(self, model: str, engine: Supervisor) -> None:
         self._registry = CollectorRegistry()
-        self._registry.register(_EngineCollector(model, ready, stats))
+        self._registry.register(_EngineCollector(model, engine))
         self._first_token = self._histogram(
             model, "time_to_first_token_seconds", "Arrival to first token", LATENCY_BUCKETS_SECONDS
         )
@@ -59,6 +62,9 @@ class Metrics:
         )
         self._token_time = self._histogram(
             model, "time_per_output_token_seconds", "Mean per request", TOKEN_BUCKETS_SECONDS
+        )
+        self._queue_time = self._histogram(
+            model, "queue_time_seconds", "Arrival at the engine to first step", LATENCY_BUCKETS_SECONDS
         )
         counter = Counter(
             "transom:request_finish",
@@ -73,6 +79,9 @@ class Metrics:
 
     def first_token(self, seconds: float) -> None:
         self._first_token.observe(seconds)
+
+    def queued(self, seconds: float) -> None:
+        self._queue_time.observe(seconds)
 
     def finished(self, reason: str, seconds: float, tokens: int) -> None:
         self._finish[reason].inc()
@@ -97,33 +106,27 @@ class Metrics:
 class _EngineCollector(Collector):
     """Turns the latest snapshot into metric families when asked."""
 
-    def __init__(self, model: str, ready: wire.Ready, stats: Callable[[], wire.Stats]) -> None:
+    def __init__(self, model: str, engine: Supervisor) -> None:
         self._model = model
-        self._ready = ready
-        self._stats = stats
+        self._engine = engine
 
     def collect(self) -> Iterator[Metric]:
-        stats = self._stats()
+        engine, stats = self._engine, self._engine.stats
+        yield self._gauge("engine_up", "1 while an engine serves", engine.trouble is None)
+        yield self._counter("engine_restarts", "Engines that replaced one that had ended", engine.restarts)
         for name, meaning, value in _GAUGES:
             yield self._gauge(name, meaning, value(stats))
         for name, meaning, value in _COUNTERS:
-            counter = CounterMetricFamily(f"transom:{name}", meaning, labels=LABELS)
-            counter.add_metric([self._model], value(stats))
-            yield counter
-        queue = SummaryMetricFamily(
-            "transom:queue_time_seconds", "Time in the queue before each admission", labels=LABELS
-        )
-        queue.add_metric([self._model], stats.admissions, stats.queue_seconds)
-        yield queue
+            yield self._counter(name, meaning, value(stats))
         idle = CounterMetricFamily(
             "transom:num_idle_passes", "Turns without a step", labels=(*LABELS, "reason")
         )
         for reason, count in stats.idle.items():
             idle.add_metric([self._model, reason], count)
         yield idle
-        yield self._gauge("context_len", "Served context in tokens", self._ready.context)
-        yield self._gauge("page_size", "Tokens per page", self._ready.page_size)
-        yield self._gauge("weights_bytes", "Bytes of the weights", self._ready.weights_bytes)
+        yield self._gauge("context_len", "Served context in tokens", engine.ready.context)
+        yield self._gauge("page_size", "Tokens per page", engine.ready.page_size)
+        yield self._gauge("weights_bytes", "Bytes of the weights", engine.ready.weights_bytes)
         for use in stats.components:
             yield from self._component(use)
 
@@ -136,6 +139,11 @@ class _EngineCollector(Collector):
         yield self._gauge(f"{name}_used_tokens", f"Tokens of the {use.name} pool owned by requests", use.used)
         yield self._gauge(f"{name}_evictable_tokens", f"Cached tokens of the {use.name} pool", use.cached)
         yield self._gauge(f"{name}_available_tokens", f"Free tokens of the {use.name} pool", free)
+
+    def _counter(self, name: str, meaning: str, value: float) -> CounterMetricFamily:
+        counter = CounterMetricFamily(f"transom:{name}", meaning, labels=LABELS)
+        counter.add_metric([self._model], value)
+        return counter
 
     def _gauge(self, name: str, meaning: str, value: float) -> GaugeMetricFamily:
         gauge = GaugeMetricFamily(f"transom:{name}", meaning, labels=LABELS)

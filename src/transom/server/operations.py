@@ -7,7 +7,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from transom.engine.client import EngineClient
+from transom.engine.supervisor import Supervisor
 from transom.server import schema
 from transom.server.errors import bad_request
 from transom.server.sending import Going
@@ -25,7 +25,7 @@ class ReadBody(Protocol):
 class Operations:
     """The endpoints. Each answers when the engine has done what was asked."""
 
-    client: EngineClient
+    engine: Supervisor
     going: Going
     body: ReadBody
 
@@ -40,14 +40,14 @@ class Operations:
 
     async def flush_cache(self, request: Request) -> Response:
         """Running requests go on; what they leave behind is filed under the old, forgotten prefixes."""
-        await self.client.flush()
+        await self.engine.client.flush()
         return json_response({"status": "ok"})
 
     async def abort_request(self, request: Request) -> Response:
         """What is aborted ends with what it has, and finish reason `abort`. An id unknown is no error."""
         asked = schema.decoded(schema.decode_abort, await self._json(request))
         if asked.abort_all:
-            await self.client.abort_all()
+            await self.engine.client.abort_all()
             return json_response({"status": "ok"})
         if asked.rid is None:
             raise bad_request("rid is required, or abort_all", "rid", "missing_required_parameter")
@@ -55,18 +55,18 @@ class Operations:
 
     async def pause_generation(self, request: Request) -> Response:
         asked = schema.decoded(schema.decode_pause, await self._json(request))
-        await self.client.pause(asked.mode)
+        await self.engine.client.pause(asked.mode)
         return json_response({"status": "ok", "mode": asked.mode})
 
     async def continue_generation(self, request: Request) -> Response:
-        await self.client.resume()
+        await self.engine.client.resume()
         return json_response({"status": "ok"})
 
     async def update_weights_from_disk(self, request: Request) -> Response:
         """Waits, in mode `drain`, for all that runs. Whoever asks may leave, and it is updated still."""
         asked = schema.decoded(schema.decode_update, await self._json(request))
         mode = UpdateMode.ABORT if asked.abort_all_requests else asked.mode
-        await self.client.update_weights(asked.model_path, mode)
+        await self.engine.client.update_weights(asked.model_path, mode)
         return json_response({"success": True, "message": f"the weights are those of {asked.model_path}"})
 
     async def _json(self, request: Request) -> bytes:
