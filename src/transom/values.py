@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import NewType, Protocol
+from typing import NamedTuple, NewType, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -163,8 +163,7 @@ class Usage:
     cached_tokens: int
 
 
-@dataclass(frozen=True, slots=True)
-class TokenChosen:
+class TokenChosen(NamedTuple):
     """One more output token of a request. `logprob` is of the model's distribution, before temperature."""
 
     request: RequestId
@@ -209,9 +208,10 @@ class Discard:
     pages: tuple[int, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class SpanWork:
+class SpanWork(NamedTuple):
     """Compute `tokens` at positions `[start, start + len(tokens))` of row `row`.
+
+    A tuple, as hundreds are made for a step; a step checks its spans.
 
     `sampling` is None when no logits are wanted; otherwise the token after the last is chosen.
     `clip` is the first position that components which slide may read. Of the others, keys and values of the
@@ -225,10 +225,6 @@ class SpanWork:
     sampling: Sampling | None
     clip: int = 0
     store_from: int = 0
-
-    def __post_init__(self) -> None:
-        assert self.start >= 0 and len(self.tokens) > 0, (self.start, len(self.tokens))
-        assert 0 <= self.clip <= self.start, (self.clip, self.start)
 
     @property
     def end(self) -> int:
@@ -245,6 +241,8 @@ class StepWork:
 
     def __post_init__(self) -> None:
         assert self.spans, "a step computes something"
+        for span in self.spans:
+            assert 0 <= span.clip <= span.start and len(span.tokens), span
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,8 +13,11 @@ from numpy.typing import NDArray
 
 from transom.kv.cache import Holding, HybridCache
 from transom.kv.layout import CacheLayout, PrefixCaching, address_space, pages_alone
+from transom.sched.costs import StepCost
 from transom.sched.intents import Admit, Continue, Plan
 from transom.sched.limits import Limits
+from transom.sched.policy import SchedulePolicy
+from transom.sched.running import column_of
 from transom.sched.scheduler import Scheduler
 from transom.sched.states import Idle, IdleReason, Step
 from transom.sched.turn import Abort, Command, Flush, Submit, Turn, turn
@@ -83,6 +86,8 @@ class ContentRunner:
         self.truth: dict[RequestId, list[int]] = {}
         self.steps: list[StepWork] = []
         self.breaks_next = False
+        self.cost = StepCost()
+        """What steps are said to take."""
 
     def register(self, request: Request) -> None:
         self.known[request.id] = [int(t) for t in request.prompt]
@@ -106,7 +111,7 @@ class ContentRunner:
             self._write(span)
         for span in work.spans:
             self._check_content(span, span.end)
-        return StepResult(tuple(self._choose(span) for span in work.spans))
+        return StepResult(tuple(self._choose(span) for span in work.spans), self.cost.seconds(work))
 
     def _slots(
         self, component: int, row: int, start: int, end: int
@@ -186,6 +191,8 @@ class CheckedScheduler(Scheduler):
     def plan(self) -> Plan:
         plan = super().plan()
         assert plan == super().plan(), "planning changes nothing"
+        columns = [column_of(state) for state in self._running]
+        assert self._running.columns().T.tolist() == [list(column) for column in columns]
         spans = {self._id(intent): intent.span for intent in plan.spans}
         assert len(spans) == len(plan.spans), "one span per request"
         assert sum(map(len, spans.values())) <= self._limits.chunk_tokens
@@ -238,6 +245,9 @@ class World:
         prefix_gain_min: int = 1,
         page_bytes: tuple[int, ...] = (),
         layers: tuple[int, ...] = (),
+        policy: SchedulePolicy = SchedulePolicy.LPM,
+        passed_over_max: int = 256,
+        target_seconds: float | None = None,
     ) -> None:
         """With `page_bytes` all pools share what `pages` would cost; else they are cut so."""
         components: tuple[ComponentSpec, ...] = (
@@ -268,6 +278,9 @@ class World:
             patience_steps=patience,
             first_outputs_expected=outputs_expected,
             prefix_gain_min=prefix_gain_min,
+            policy=policy,
+            passed_over_max=passed_over_max,
+            target_seconds=target_seconds,
         )
         self.scheduler = CheckedScheduler(self.cache, self.limits)
         self.runner = ContentRunner(self.cache)

@@ -2,13 +2,17 @@
 
 from transom.errors import BadRequest, ConfigError, NoSpace, RequestTooLarge
 from transom.kv.cache import Holding, HybridCache, Transaction
-from transom.sched.intents import Admit, Continue, Plan, Situation
+from transom.sched.costs import CostLearner, counts_of
+from transom.sched.intents import CONSIDERED, Admit, Continue, Plan, Situation
 from transom.sched.limits import Limits
-from transom.sched.needs import averaged
+from transom.sched.order import Ranker
+from transom.sched.outputs import Outputs
 from transom.sched.planning import plan
-from transom.sched.ranks import Ranks
+from transom.sched.queue import Queue
+from transom.sched.running import RunningSet
 from transom.sched.states import Idle, IdleReason, Progress, Running, Scheduled, Seniority, Step, Waiting
 from transom.sched.stats import Counters, SchedulerStats
+from transom.sched.tenants import OUTPUT_WEIGHT
 from transom.values import (
     Choice,
     Ended,
@@ -39,12 +43,13 @@ class Scheduler:
             raise ConfigError(f"a context of {limits.context} tokens does not fit in the cache; {fits} do")
         self._cache = cache
         self._limits = limits
-        self._waiting: Ranks[Waiting] = Ranks()
-        self._running: Ranks[Running] = Ranks()
+        self._outputs = Outputs(limits.first_outputs_expected)
+        self._waiting = Queue(limits, Ranker(limits.policy, cache, self._outputs))
+        self._running = RunningSet(cache.layout.rows, len(cache.grids))
+        self._costs = CostLearner()
         self._arrivals = 0
         self._turns = 0
         self._now = 0.0
-        self._outputs_expected = float(limits.first_outputs_expected)
         self._counters = Counters()
 
     # ------------------------------------------------------------ commands
@@ -92,20 +97,12 @@ class Scheduler:
 
     def plan(self) -> Plan:
         """What the next step should be. Changes nothing."""
-        return plan(
-            Situation(
-                cache=self._cache,
-                limits=self._limits,
-                turns=self._turns,
-                waiting=tuple(self._waiting),
-                running=tuple(self._running),
-                outputs_expected=self._outputs_expected,
-            )
-        )
+        return plan(self._situation())
 
     def commit(self, plan: Plan) -> Step | Idle:
         """Retracts, admits and takes pages, in one transaction. A span without a page is not in the step."""
         self._turns += 1
+        self._waiting.look_again()
         if not plan.spans:
             assert not plan.retract, plan
             return self._idle()
@@ -133,6 +130,7 @@ class Scheduler:
         for scheduled, choice in zip(step.scheduled, result.choices, strict=True):
             self._advance(scheduled)
             events += self._outcome(scheduled, choice)
+        self._account(step, result)
         return tuple(events)
 
     def fail(self, step: Step, message: str) -> tuple[Event, ...]:
@@ -168,6 +166,23 @@ class Scheduler:
     def _seniority(self, request: Request) -> Seniority:
         return (self._arrivals - self._limits.priority_bonus * request.priority, request.id)
 
+    # ------------------------------------------------------------ plan
+
+    def _situation(self) -> Situation:
+        considered = self._waiting.considered(CONSIDERED)
+        return Situation(
+            cache=self._cache,
+            limits=self._limits,
+            turns=self._turns,
+            waiting=considered,
+            firm=frozenset([w.progress.id for w in considered if self._waiting.is_firm(w)]),
+            senior=self._waiting.senior(),
+            running=self._running.states(),
+            columns=self._running.columns(),
+            outputs=self._outputs.lengths(),
+            cost=self._costs.cost(),
+        )
+
     # ------------------------------------------------------------ commit
 
     def _idle(self) -> Idle:
@@ -183,16 +198,21 @@ class Scheduler:
         """
         held: list[Placed] = []
         for intent in plan.spans:
+            if isinstance(intent, Continue):
+                held.append((intent, intent.running.holding))
+                continue
             savepoint = transaction.savepoint()
             try:
                 held.append((intent, self._hold(intent)))
             except NoSpace:
                 transaction.rollback(savepoint)
-        return [(intent, holding) for intent, holding in held if self._extend(intent, holding, transaction)]
+        return [
+            (intent, holding)
+            for intent, holding in held
+            if intent.span.end <= holding.allocated or self._extend(intent, holding, transaction)
+        ]
 
-    def _hold(self, intent: Continue | Admit) -> Holding:
-        if isinstance(intent, Continue):
-            return intent.running.holding
+    def _hold(self, intent: Admit) -> Holding:
         progress = intent.waiting.progress
         return self._cache.admit(
             progress.id,
@@ -207,8 +227,6 @@ class Scheduler:
 
         Whole pages are taken, so that most decodes take none.
         """
-        if intent.span.end <= holding.allocated:
-            return True
         layout = self._cache.layout
         pages_end = intent.span.end + -intent.span.end % layout.page_size
         savepoint = transaction.savepoint()
@@ -219,12 +237,14 @@ class Scheduler:
             if isinstance(intent, Admit):
                 self._cache.drop(holding)
             return False
+        if isinstance(intent, Continue):
+            self._running.refresh(intent.running)
         return True
 
     def _running_for(self, intent: Continue | Admit, holding: Holding) -> Running:
         if isinstance(intent, Continue):
             return intent.running
-        self._waiting.remove(intent.waiting)
+        self._waiting.admit(intent.waiting)
         running = Running(intent.waiting.progress, holding)
         self._running.add(running)
         self._count_admission(running.progress, holding)
@@ -235,6 +255,7 @@ class Scheduler:
             progress.cached_tokens = holding.start
             self._counters.cached_tokens += holding.start
             self._counters.prompt_tokens += len(progress.request.prompt)
+            self._waiting.charge(progress.request.tenant, len(progress.request.prompt) - holding.start)
         progress.admissions += 1
         progress.computed_peak = max(progress.computed_peak, holding.start)
 
@@ -255,6 +276,15 @@ class Scheduler:
 
     # ------------------------------------------------------------ apply
 
+    def _account(self, step: Step, result: StepResult) -> None:
+        """Learns what steps take, if anybody asks; charges outputs, if there are tenants to be fair to."""
+        if self._limits.target_seconds is not None:
+            self._costs.observe(counts_of(step.work), result.seconds)
+        if self._waiting.has_tenants:
+            for scheduled, choice in zip(step.scheduled, result.choices, strict=True):
+                if choice is not None:
+                    self._waiting.charge(scheduled.running.progress.request.tenant, OUTPUT_WEIGHT)
+
     def _advance(self, scheduled: Scheduled) -> None:
         """A page that is whole now goes to the tree, so that others find it from the next step on."""
         running, span = scheduled.running, scheduled.span
@@ -263,6 +293,7 @@ class Scheduler:
         if span.end // page > span.start // page:
             self._cache.publish(running.holding, running.progress.tokens(span.end))
             self._cache.slide(running.holding)
+            self._running.refresh(running)
         progress = running.progress
         self._counters.computed_tokens += len(span)
         if running.holding.clip:
@@ -292,7 +323,7 @@ class Scheduler:
     def _ended(self, progress: Progress, reason: FinishReason, message: str = "") -> Ended:
         self._counters.finished += 1
         if progress.outputs:
-            self._outputs_expected = averaged(self._outputs_expected, progress.outputs)
+            self._outputs.ended(progress.outputs)
         return progress.ended(reason, message)
 
 
