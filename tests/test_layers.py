@@ -12,9 +12,10 @@ LAYERS = (
     ("__main__",),
     ("cli",),
     ("commands",),
+    ("batch", "chat"),
     ("server",),
-    ("llm",),
-    ("sim",),
+    ("llm", "doctor"),
+    ("sim", "story"),
     ("engine",),
     ("models",),
     ("weights",),
@@ -24,7 +25,7 @@ LAYERS = (
     ("sched",),
     ("kv",),
     ("_native",),
-    ("config", "wire"),
+    ("config", "wire", "logs", "streams"),
     ("values", "errors"),
 )
 """Top first. A module may import from its own layer and from any below it."""
@@ -41,7 +42,6 @@ IMPURE = {
     "subprocess",
     "os",
     "secrets",
-    "zmq",
     "multiprocessing",
 }
 
