@@ -14,8 +14,11 @@ from numpy.typing import NDArray
 from transom.errors import BadRequest
 from transom.kv.cache import Holding, HybridCache
 from transom.kv.layout import CacheLayout, PrefixCaching, address_space, pages_alone
+from transom.sched.costs import StepCost
 from transom.sched.intents import Admit, Continue, Plan
 from transom.sched.limits import Limits
+from transom.sched.policy import SchedulePolicy
+from transom.sched.running import column_of
 from transom.sched.scheduler import Scheduler
 from transom.sched.states import Idle, IdleReason, Step
 from transom.sched.turn import Abort, Command, Flush, Submit, Turn, turn
@@ -95,6 +98,8 @@ class ContentRunner:
         self.truth: dict[RequestId, list[int]] = {}
         self.steps: list[StepWork] = []
         self.breaks_next = False
+        self.cost = StepCost()
+        """What steps are said to take."""
 
     def register(self, request: Request) -> None:
         for output in (request.id, *(sibling.id for sibling in request.siblings)):
@@ -121,6 +126,7 @@ class ContentRunner:
             self._check_content(span, span.end)
         return StepResult(
             tuple(self._choose(span) for span in work.spans),
+            self.cost.seconds(work),
             siblings=tuple(
                 tuple(choice for sibling in self._of_siblings(span) if (choice := self._choose(sibling)))
                 for span in work.spans
@@ -131,7 +137,7 @@ class ContentRunner:
     def _of_siblings(self, span: SpanWork) -> list[SpanWork]:
         """The span as each sibling that chooses from it would have it. A seed says who that is."""
         return [
-            replace(span, request=RequestId(sampling.seed), sampling=sampling, siblings=())
+            span._replace(request=RequestId(sampling.seed), sampling=sampling, siblings=())
             for sampling in span.siblings
         ]
 
@@ -240,6 +246,8 @@ class CheckedScheduler(Scheduler):
     def plan(self) -> Plan:
         plan = super().plan()
         assert plan == super().plan(), "planning changes nothing"
+        columns = [column_of(state) for state in self._roster.running]
+        assert self._roster.running.columns().T.tolist() == [list(column) for column in columns]
         spans = {self._id(intent): intent.span for intent in plan.spans}
         assert len(spans) == len(plan.spans), "one span per request"
         assert sum(map(len, spans.values())) <= self._limits.chunk_tokens
@@ -294,6 +302,9 @@ class World:
         prefix_gain_min: int = 1,
         page_bytes: tuple[int, ...] = (),
         layers: tuple[int, ...] = (),
+        policy: SchedulePolicy = SchedulePolicy.LPM,
+        passed_over_max: int = 256,
+        target_seconds: float | None = None,
     ) -> None:
         """With `page_bytes` all pools share what `pages` would cost; else they are cut so."""
         components: tuple[ComponentSpec, ...] = (
@@ -324,6 +335,9 @@ class World:
             patience_steps=patience,
             first_outputs_expected=outputs_expected,
             prefix_gain_min=prefix_gain_min,
+            policy=policy,
+            passed_over_max=passed_over_max,
+            target_seconds=target_seconds,
         )
         self.scheduler = CheckedScheduler(self.cache, self.limits)
         self.runner = ContentRunner(self.cache)
