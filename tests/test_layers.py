@@ -12,6 +12,7 @@ LAYERS = (
     ("__main__",),
     ("cli",),
     ("commands",),
+    ("batch", "chat"),
     ("server",),
     ("llm", "doctor"),
     ("sim", "story"),
