@@ -132,7 +132,47 @@ class FinishReason(StrEnum):
     STOP = "stop"
     LENGTH = "length"
     ABORT = "abort"
+    DEADLINE = "deadline"
     ERROR = "error"
+
+
+class PauseMode(StrEnum):
+    """What becomes of those who run: they keep their pages, wait without any, or end."""
+
+    IN_PLACE = "in_place"
+    RETRACT = "retract"
+    ABORT = "abort"
+
+
+class UpdateMode(StrEnum):
+    """What becomes of those who run when weights change: they finish first, are computed anew, or end."""
+
+    DRAIN = "drain"
+    RETRACT = "retract"
+    ABORT = "abort"
+
+
+@dataclass(frozen=True, slots=True)
+class Logprobs:
+    """Log-probabilities wanted beside those of the tokens chosen.
+
+    top         of so many most probable tokens, at each output and at each prompt token that is asked for
+    prompt_from of the prompt's tokens from this position on; None for none. The first token has none.
+    """
+
+    top: int = 0
+    prompt_from: int | None = None
+
+    def __post_init__(self) -> None:
+        assert self.top >= 0 and (self.prompt_from is None or self.prompt_from >= 0), self
+
+
+@dataclass(frozen=True, slots=True)
+class Sibling:
+    """One more output for the same prompt, with an id and a choice of its own."""
+
+    id: RequestId
+    sampling: Sampling
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,7 +180,8 @@ class Request:
     """What a client asked for, checked and tokenized.
 
     `salt` keeps prefixes apart: requests with different ones share nothing. `tenant` is who asks, for fair
-    shares. `deadline` is in seconds of the clock that turns are told.
+    shares. `deadline` is in seconds of the clock that turns are told. `siblings` are further outputs of one
+    computation of the prompt; each has its own events.
     """
 
     id: RequestId
@@ -152,6 +193,8 @@ class Request:
     salt: str = ""
     tenant: str = ""
     deadline: float | None = None
+    logprobs: Logprobs = Logprobs()
+    siblings: tuple[Sibling, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,12 +207,39 @@ class Usage:
 
 
 @dataclass(frozen=True, slots=True)
+class Alternative:
+    """One of the most probable tokens at a position, the most probable first."""
+
+    token: int
+    logprob: float
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """A token, chosen or given. `logprob` is of the model's distribution, before temperature."""
+
+    token: int
+    logprob: float
+    top: tuple[Alternative, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class PromptScored:
+    """What the model says of the prompt's tokens from position `first` on. Comes before any output."""
+
+    request: RequestId
+    first: int
+    scores: tuple[Choice, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class TokenChosen:
     """One more output token of a request. `logprob` is of the model's distribution, before temperature."""
 
     request: RequestId
     token: int
     logprob: float
+    top: tuple[Alternative, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,7 +252,7 @@ class Ended:
     message: str = ""
 
 
-Event = TokenChosen | Ended
+Event = TokenChosen | Ended | PromptScored
 
 
 # ---------------------------------------------------------------- steps: scheduler to runner and back
@@ -210,10 +280,26 @@ class Discard:
 
 
 @dataclass(frozen=True, slots=True)
+class Scoring:
+    """The logits at positions from `start` on say how probable `tokens` were, each the token after it."""
+
+    start: int
+    tokens: Tokens
+
+    def __post_init__(self) -> None:
+        assert len(self.tokens) > 0, self
+
+    @property
+    def end(self) -> int:
+        return self.start + len(self.tokens)
+
+
+@dataclass(frozen=True, slots=True)
 class SpanWork:
     """Compute `tokens` at positions `[start, start + len(tokens))` of row `row`.
 
-    `sampling` is None when no logits are wanted; otherwise the token after the last is chosen.
+    `sampling` is None when no token is to be chosen; otherwise the one after the last is, and once more for
+    each of `siblings`, from the same logits. `top` alternatives are told with each token chosen or scored.
     `clip` is the first position that components which slide may read. Of the others, keys and values of the
     tokens before `store_from` exist, and are not stored again.
     """
@@ -225,10 +311,16 @@ class SpanWork:
     sampling: Sampling | None
     clip: int = 0
     store_from: int = 0
+    siblings: tuple[Sampling, ...] = ()
+    scoring: Scoring | None = None
+    top: int = 0
 
     def __post_init__(self) -> None:
         assert self.start >= 0 and len(self.tokens) > 0, (self.start, len(self.tokens))
         assert 0 <= self.clip <= self.start, (self.clip, self.start)
+        assert self.sampling is not None or not self.siblings, self
+        scoring = self.scoring
+        assert scoring is None or self.start <= scoring.start < scoring.end <= self.end, self
 
     @property
     def end(self) -> int:
@@ -248,17 +340,17 @@ class StepWork:
 
 
 @dataclass(frozen=True, slots=True)
-class Choice:
-    token: int
-    logprob: float
-
-
-@dataclass(frozen=True, slots=True)
 class StepResult:
-    """One entry per span of the step, None where no logits were wanted. `seconds` is what it took."""
+    """One choice per span of the step, None where none was wanted. `seconds` is what it took.
+
+    `siblings` and `scores` have an entry per span too, one choice for each that the span asked for; they may
+    be left out where no span asked.
+    """
 
     choices: tuple[Choice | None, ...]
     seconds: float = 0.0
+    siblings: tuple[tuple[Choice, ...], ...] = ()
+    scores: tuple[tuple[Choice, ...], ...] = ()
 
 
 class Runner(Protocol):
