@@ -7,6 +7,8 @@ of a life is a life.
 from dataclasses import dataclass
 from enum import StrEnum
 
+from transom.values import PauseMode, UpdateMode
+
 
 class Trouble(StrEnum):
     """How the runner fails in the next step: between plan and result."""
@@ -34,6 +36,9 @@ class Arrive:
     salt: str = ""
     tenant: str = ""
     within: float | None = None
+    outputs: int = 1
+    scores_from: int | None = None
+    top: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +56,18 @@ class Leave:
 
 
 @dataclass(frozen=True, slots=True)
+class LeaveInFlight:
+    """The same, while the next step is computed."""
+
+    rank: int
+
+
+@dataclass(frozen=True, slots=True)
+class LeaveAll:
+    """Every unfinished request is aborted."""
+
+
+@dataclass(frozen=True, slots=True)
 class LeaveLate:
     """An abort of a request that has ended, or never was."""
 
@@ -60,6 +77,29 @@ class LeaveLate:
 @dataclass(frozen=True, slots=True)
 class Flush:
     pass
+
+
+@dataclass(frozen=True, slots=True)
+class Pause:
+    mode: PauseMode
+
+
+@dataclass(frozen=True, slots=True)
+class Resume:
+    pass
+
+
+@dataclass(frozen=True, slots=True)
+class Update:
+    """New weights: such as fit, as do not fit, or as cannot be loaded when it comes to that."""
+
+    mode: UpdateMode
+    weights: str
+
+
+@dataclass(frozen=True, slots=True)
+class Close:
+    """Nothing is taken any more."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,4 +136,21 @@ class Turn:
     """The scheduler has its turn."""
 
 
-Happening = Arrive | Again | Leave | LeaveLate | Flush | Pin | Trip | Stall | Jump | Turn
+Happening = (
+    Arrive
+    | Again
+    | Leave
+    | LeaveInFlight
+    | LeaveAll
+    | LeaveLate
+    | Flush
+    | Pause
+    | Resume
+    | Update
+    | Close
+    | Pin
+    | Trip
+    | Stall
+    | Jump
+    | Turn
+)

@@ -14,15 +14,15 @@ class CheckedScheduler(Scheduler):
 
     def plan(self) -> Plan:
         plan = super().plan()
-        if self._turns % self.again_every == 0:
+        if self._roster.turns % self.again_every == 0:
             assert plan == super().plan(), "planning changes nothing"
         spans = {_id(intent): intent.span for intent in plan.spans}
         assert len(spans) == len(plan.spans), "one span per request"
         assert sum(map(len, spans.values())) <= self._limits.chunk_tokens
         victims = [victim.progress.id for victim in plan.retract]
         assert spans.keys().isdisjoint(victims)
-        running = [state.progress.id for state in self._running]
-        if running:
+        running = [state.progress.id for state in self._roster.running]
+        if running and not self._gate.paused:
             assert running[0] in spans, "the lead is in every step"
             assert running[0] not in victims
         admitted = spans.keys() - set(running)
