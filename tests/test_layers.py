@@ -13,7 +13,7 @@ LAYERS = (
     ("cli",),
     ("commands",),
     ("server",),
-    ("llm",),
+    ("llm", "doctor"),
     ("sim",),
     ("engine",),
     ("models",),
@@ -41,7 +41,6 @@ IMPURE = {
     "subprocess",
     "os",
     "secrets",
-    "zmq",
     "multiprocessing",
 }
 

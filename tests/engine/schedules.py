@@ -8,42 +8,43 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from transom.config import EngineConfig
-from transom.engine.batch import choices
+from transom.engine.batch import chosen_from
 from transom.engine.engine import Engine
 from transom.engine.runner import ModelRunner
-from transom.models.decoder import Batch, forward
+from transom.models.decoder import Batch, forward, head
 from transom.models.spec import Model
 from transom.ops.protocol import F32, Ops, SpanRows
 from transom.ops.store import KVStore, KVType
 from transom.sched.turn import Abort, Command, Submit, turn
-from transom.values import Choice, Ended, Request, RequestId, Sampling, StepResult, StepWork, TokenChosen
+from transom.values import Ended, Request, RequestId, Sampling, StepResult, StepWork, TokenChosen
 
 TURNS_MAX = 5000
 OUTPUTS_MAX = 96
 
 
 class RecordingRunner:
-    """Runs the model; keeps, by request and position, digests of the logits it chose from. Mutable."""
+    """Runs the model; keeps, by request and position, digests of the logits it chose from. Mutable.
+
+    Siblings are known by their seeds: see `random_requests`. Log-probabilities of prompts are kept too.
+    """
 
     def __init__(self, ops: Ops, runner: ModelRunner) -> None:
         self._ops = ops
         self._runner = runner
         self.digests: dict[tuple[RequestId, int], bytes] = {}
         self.spans: list[tuple[RequestId, int, int]] = []
+        self.by_seed: dict[int, RequestId] = {}
 
     def run(self, work: StepWork) -> StepResult:
-        rows = self._runner.logits(work)
+        rows = self._runner.hidden(work)
+        chosen = head(self._ops, self._runner.model, rows[chosen_from(work)])
         sampling = [span for span in work.spans if span.sampling is not None]
         self.spans += [(span.request, span.start, span.end) for span in work.spans]
-        for span, row in zip(sampling, rows, strict=True):
-            key = (span.request, span.end)
-            assert key not in self.digests, f"{key} was chosen twice"
-            self.digests[key] = digest(row)
-        if not sampling:
-            return StepResult((None,) * len(work.spans))
-        tokens, logprobs = self._ops.choose(rows, choices(work))
-        chosen = iter(map(Choice, tokens.tolist(), logprobs.tolist()))
-        return StepResult(tuple(None if span.sampling is None else next(chosen) for span in work.spans))
+        for span, row in zip(sampling, chosen, strict=True):
+            for output in (span.request, *(self.by_seed[how.seed] for how in span.siblings)):
+                assert (output, span.end) not in self.digests, f"{(output, span.end)} was chosen twice"
+                self.digests[output, span.end] = digest(row)
+        return self._runner.results(work, rows)
 
 
 def digest(row: F32) -> bytes:

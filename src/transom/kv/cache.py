@@ -83,9 +83,9 @@ class HybridCache:
         """The way to begin that computes the fewest tokens, at least one; `cold()` if there is no other."""
         return next(ways(self, namespace, tokens))
 
-    def offers(self, namespace: Namespace, tokens: Tokens) -> tuple[Offer, ...]:
-        """All ways to begin, the fewest tokens to compute first: repair, the longest hit, `cold()`."""
-        return tuple(ways(self, namespace, tokens))
+    def offers(self, namespace: Namespace, tokens: Tokens, latest: int | None = None) -> tuple[Offer, ...]:
+        """All ways to begin, at the `latest` there; fewest tokens to compute first; `cold()` is the last."""
+        return tuple(ways(self, namespace, tokens, latest))
 
     def cold(self) -> Offer:
         """To begin at 0, which is always offered."""
@@ -109,12 +109,8 @@ class HybridCache:
         assert start < end, (start, end)
         return min([grid.cut(start, end) for grid in self.grids])
 
-    def fits_alone(self, tokens: int, chunk: int) -> bool:
-        """Whether a request of `tokens` in all, computed `chunk` at a time, fits an empty cache."""
-        return tokens <= sizes.longest_alone(self.layout, chunk)
-
     def longest_alone(self, chunk: int) -> int:
-        """The longest request, in tokens, that `fits_alone`: the served context's bound."""
+        """The longest request, in tokens, that fits an empty cache, computed `chunk` at a time."""
         return sizes.longest_alone(self.layout, chunk)
 
     def stats(self) -> CacheStats:
@@ -243,7 +239,7 @@ class HybridCache:
         self._require_live(holding)
         with self._journal.transaction():
             self._end_copies([p for p in self.pending if p.holding is holding and p.snapshot_of is None])
-            self._leave_snapshots(holding)
+            self._journal.assign(self, "pending", self._snapshots.left_by(holding, self.pending))
             for component, grid in enumerate(self.grids):
                 self._let_go(holding, component, holding.kept[component], holding.covered(grid))
             self._seat(holding.row, None)
@@ -291,6 +287,15 @@ class HybridCache:
             self._end_copies(list(done))
             for namespace in {pending.holding.namespace for pending in done}:
                 self._purge_if_hidden(namespace)
+
+    def copies_failed(self) -> frozenset[RequestId]:
+        """A step failed, so snapshots in the making are gone. Returns those whose copies may not have run."""
+        readers = [pending for pending in self.pending if pending.snapshot_of is None]
+        with self._journal.transaction():
+            self._end_copies(readers)
+            self._snapshots.withdraw(self.pending)
+            self.copies_done()
+        return frozenset([pending.holding.request for pending in readers])
 
     def flush(self) -> None:
         """A new epoch: nothing cached is found any more; running requests go on.
@@ -403,13 +408,6 @@ class HybridCache:
                 need[component] = 0
         self._make_room(need, holding.request)
         return [component for component, count in enumerate(need) if count]
-
-    def _leave_snapshots(self, holding: Holding) -> None:
-        """Snapshots not copied yet: the request's own page takes the place of the copy, as it ends."""
-        for pending in self.pending:
-            if pending.snapshot_of is not None and pending.holding is holding:
-                left = self._snapshots.leave(pending, self.pending)
-                self._journal.assign(self, "pending", left)
 
     # ---------------------------------------------------------------- primitives
 

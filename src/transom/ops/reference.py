@@ -15,6 +15,7 @@ from transom.ops.protocol import (
     AttentionShape,
     ChoiceRows,
     FloatMatrix,
+    Gate,
     Matrix,
     PackedMatrix,
     PagedKV,
@@ -23,7 +24,7 @@ from transom.ops.protocol import (
     SpanRows,
 )
 from transom.ops.reference_attention import SpanKeys, attend_span
-from transom.ops.reference_choice import choose_row
+from transom.ops.reference_choice import choose_row, score_row
 
 _OUTPUTS_AT_ONCE = 256
 _RESULTS_AT_ONCE = 1 << 13
@@ -59,9 +60,12 @@ class ReferenceOps:
         assert not isinstance(x, Activations), "a float matrix takes float32 rows"
         return _float_matmul(x, matrix)
 
-    def gated_prepare(self, gate_up: F32, matrix: Matrix) -> Prepared:
-        gate, up = np.split(gate_up, 2, axis=1)
-        return self.prepare(_gelu(gate) * up, matrix)
+    def gated_prepare(self, gate_up: F32, gate: Gate, matrix: Matrix) -> Prepared:
+        gates, up = np.split(gate_up, 2, axis=1)
+        return self.prepare(_GATES[gate](gates) * up, matrix)
+
+    def add(self, x: F32, y: F32) -> None:
+        x += y
 
     def add_norm(self, x: F32, y: F32, weight: F32, eps: float) -> None:
         x += _norm(y, weight, eps)
@@ -102,6 +106,14 @@ class ReferenceOps:
         tokens = np.array([token for token, _ in chosen], dtype=np.int32)
         return tokens, np.array([logprob for _, logprob in chosen], dtype=np.float32)
 
+    def score(self, logits: F32, tokens: I32, top: int) -> tuple[F32, I32, F32]:
+        rows = [score_row(row, int(token), top) for row, token in zip(logits, tokens, strict=True)]
+        return (
+            np.array([logprobs[0] for _, logprobs in rows], dtype=np.float32),
+            np.array([best for best, _ in rows], dtype=np.int32).reshape(len(rows), top),
+            np.array([logprobs[1:] for _, logprobs in rows], dtype=np.float32).reshape(len(rows), top),
+        )
+
     def copy_pages(self, kv: PagedKV, source: int, target: int, tokens: int) -> None:
         kv.pages[target, :, :, :tokens] = kv.pages[source, :, :, :tokens]
 
@@ -122,6 +134,14 @@ def _norm(x: F32, weight: F32, eps: float) -> F32:
 def _gelu(x: F32) -> F32:
     u = np.float32(0.7978845608) * fma((np.float32(0.044715) * x) * x, x, x)
     return x / (ONE + exp(-TWO * u))
+
+
+@_QUIET
+def _silu(x: F32) -> F32:
+    return x / (ONE + exp(-x))
+
+
+_GATES = {Gate.GELU_TANH: _gelu, Gate.SILU: _silu}
 
 
 @_QUIET

@@ -73,7 +73,7 @@ class _Desk:
         if not free and not self._has_place_for(progress, (1,) * len(self.grids)):
             return False
         namespace = cache.namespace(progress.id, progress.request.salt)
-        offers = cache.offers(namespace, progress.tokens())
+        offers = cache.offers(namespace, progress.tokens(), progress.start_limit)
         if not urgent and self._is_promised(progress, namespace, offers[0]):
             return True
         if not free and not self._has_place_for(progress, self._life(progress, offers[0])):
@@ -90,7 +90,7 @@ class _Desk:
         return is_promised(
             self.publishers,
             namespace,
-            progress.tokens(),
+            progress.tokens(progress.start_limit + 1),
             cached=offer.begin.start,
             page_size=situation.cache.layout.page_size,
             gain_min=situation.limits.prefix_gain_min,

@@ -218,15 +218,13 @@ class Scheduler:
         """
         self._counters.failed_steps += 1
         self._roster.land(step)
+        copied = self._cache.copies_failed()
         self._roster.drop_those_that_left()
         unborn = [sibling.id for scheduled in step.scheduled for sibling in scheduled.siblings]
-        copied = [pending.holding.request for pending in self._cache.pending if pending.snapshot_of is None]
-        lost = (*unborn, *(scheduled.running.progress.id for scheduled in step.scheduled), *copied)
-        ends = tuple(
+        lost = (*unborn, *(scheduled.running.progress.id for scheduled in step.scheduled), *sorted(copied))
+        return tuple(
             end for request in lost for end in self._roster.stop(request, FinishReason.ERROR, message)
         )
-        self._cache.copies_done()
-        return ends
 
     def stats(self) -> SchedulerStats:
         waiting = len(self._roster.waiting) + len(self._roster.siblings)

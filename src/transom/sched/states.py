@@ -87,7 +87,7 @@ class Progress:
     @property
     def start_limit(self) -> int:
         """It must begin here or before: the last known token, or the first whose logits are wanted."""
-        return min(self.length, self.scored) - 1
+        return (self.scored if self.scored < len(self.request.prompt) else self.length) - 1
 
     def scoring(self, span: Span) -> Scoring | None:
         """What is to be said of prompt tokens from the logits of `span`."""
