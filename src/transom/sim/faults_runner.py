@@ -109,7 +109,7 @@ class FaultyRunner:
         assert (namespace.salt, namespace.epoch) == (salt, self._epoch()), ("not its own", namespace, asked)
 
     def _look(self, work: StepWork) -> Seen:
-        """Whose tokens are to be chosen: theirs whose last known token is computed, and of those born of it."""
+        """Whose tokens are to be chosen: theirs whose last known token is computed, and those born of it."""
         chosen: dict[RequestId, RequestId] = {}
         for span in work.spans:
             asked = self._asked(span.request)
