@@ -29,16 +29,14 @@ def check(cache: "HybridCache") -> None:
         _check_references(cache, component, where)
         _check_hidden(cache, component, where)
     for row, holding in enumerate(cache.holdings):
-        if holding is None:
-            assert not any(rows.table[row].any() for rows in cache.rows), (
-                row,
-                "names pages without a holding",
-            )
-        else:
+        if holding is not None:
             assert holding.row == row, (row, holding)
             _check_holding(cache, holding)
             for component, where in enumerate(places):
                 _check_path(cache, holding, component, where)
+    unused = [row for row, holding in enumerate(cache.holdings) if holding is None]
+    for rows in cache.rows:
+        assert not rows.table[unused].any(), (unused, "name pages without a holding", rows.table)
     _check_orders(cache)
     _check_budget(cache)
 

@@ -14,7 +14,7 @@ from transom.sim.faults_text import VOCABULARY, output
 from transom.sim.faults_world import MISSING, UNFIT, Frame
 from transom.values import PauseMode, UpdateMode
 
-KINDS = 0.35
+KINDS = 0.25
 """Of all kinds of trouble, how many a life has."""
 
 FEW = 6
@@ -34,18 +34,21 @@ class Drawer:
             self._pause, self._update, self._pin, self._trip, self._trip, self._stall, self._jump,
         )  # fmt: skip
         self._kinds = [kind for kind in kinds if random.random() < KINDS]
+        if frame.setting.layers and random.random() < 0.7:
+            self._kinds += [self._squeeze] * 3
         self._trouble = random.choice((0.05, 0.2, 0.6))
-        self._crowd = random.choice((0.1, 0.3, 0.3, 1.0))
+        self._crowd = random.choice((0.1, 0.4, 0.7, 1.0))
         self._impossible = random.choice((0.0, 0.0, 0.1, 0.6))
         self._hurry = random.choice((0.0, 0.0, 0.3))
-        self._wakes = random.choice((0.3, 0.8))
+        self._salted = random.choice((0.0, 0.0, 0.3))
+        self._wakes = random.choice((0.5, 0.9))
         self._closes = random.choice((0.0, 0.0, 0.0, 0.05))
 
     def events(self, turns: int) -> list[Happening]:
         """What happens in so many turns: in each requests, trouble, then the turn itself."""
         random, events = self._random, [self._arrive()]
         for _ in range(turns):
-            while random.random() < self._crowd * (0.8 if self._sent < FEW else 0.1):
+            while random.random() < self._crowd * (0.8 if self._sent < FEW else 0.2):
                 events.append(self._arrive())
             while self._kinds and random.random() < self._trouble:
                 events.append(random.choice(self._kinds)())
@@ -69,7 +72,7 @@ class Drawer:
             self._max_tokens(len(prompt)),
             stop_ids=tuple(random.sample(range(VOCABULARY), random.choice((0, 0, 0, 1, 2)))),
             priority=random.choice((0, 0, 0, 0, 1, -1, 1000)),
-            salt=random.choice(("", "", "", "", "x")),
+            salt="x" if random.random() < self._salted else "",
             tenant=random.choice(("", "", "a", "b")),
             within=self._within(),
             outputs=random.choice((1, 1, 1, 1, 2, 4)),
@@ -84,8 +87,8 @@ class Drawer:
     def _prompt(self) -> tuple[int, ...]:
         """A beginning of an earlier text, and something else; its length often where something ends."""
         random, context = self._random, self._frame.context
-        before = random.choice(self._texts)
-        shared = before[: random.choice((len(before), random.randrange(CONTEXT), random.randrange(CONTEXT)))]
+        before = random.choice(self._texts if random.random() < 0.5 else self._texts[-2:])
+        shared = before[: random.choice((CONTEXT, CONTEXT, *random.choices(range(1, CONTEXT), k=3)))]
         fresh = [random.randrange(VOCABULARY) for _ in range(random.choice((0, 1, 3, 12)))]
         prompt = (*shared, *fresh)[:context] or (random.randrange(VOCABULARY),)
         if random.random() < 0.2:
@@ -103,7 +106,7 @@ class Drawer:
         left = self._frame.context - prompt
         if left == 0:
             return 0
-        return self._random.choice((0, 1, 2, 5, 12, left, left + 1, 1_000_000_000))
+        return self._random.choice((0, 1, 2, 3, 5, 12, left, 1_000_000_000))
 
     def _within(self) -> float | None:
         """Seconds, of which a step takes a hundredth, and a stall any number."""
@@ -155,6 +158,9 @@ class Drawer:
     def _pin(self) -> Happening:
         text = self._random.choice(self._texts)
         return do.Pin(text[: 1 + self._random.randrange(len(text))], 1 + self._random.randrange(9))
+
+    def _squeeze(self) -> Happening:
+        return do.Squeeze(self._random.randrange(4), 1 + self._random.randrange(CONTEXT))
 
     def _trip(self) -> Happening:
         return do.Trip(self._random.choice(list(Trouble)))

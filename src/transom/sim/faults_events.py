@@ -111,6 +111,14 @@ class Pin:
 
 
 @dataclass(frozen=True, slots=True)
+class Squeeze:
+    """Somebody takes so many pages that nobody reads, of a component that slides: by number, of all."""
+
+    component: int
+    pages: int
+
+
+@dataclass(frozen=True, slots=True)
 class Trip:
     """The runner fails in the next step."""
 
@@ -149,6 +157,7 @@ Happening = (
     | Update
     | Close
     | Pin
+    | Squeeze
     | Trip
     | Stall
     | Jump

@@ -30,15 +30,17 @@ def draw_life(seed: int, steps: int = STEPS) -> Life:
 
 
 def draw_frame(random: Random) -> Frame:
-    """Pools that hold one request of the context, and little to much more."""
-    setting = replace(draw_setting(random, None, None, None), rows=random.choice((1, 2, 3, 4, 4, 8)))
+    """Pools that hold one request of the context, and each nothing to much more."""
+    setting = draw_setting(random, None, None, None)
+    pages = tuple(least + random.choice((0, 0, least // 4, least, 2 * least)) for least in setting.pages)
+    setting = replace(setting, rows=random.choice((1, 2, 4, 4, 8)), pages=pages)
     whole = random.random() < WHOLE_CONTEXT
     return Frame(
         setting=setting,
-        chunk_tokens=random.choice((1, 2, 3, 5, 8, 8, 20, 64)),
+        chunk_tokens=random.choice((1, 3, 5, 8, 8, 20, 64)),
         context=CONTEXT if whole else 1 + random.randrange(CONTEXT),
         patience_steps=random.choice((0, 1, 3, 10)),
         priority_bonus=random.choice((0, 1, 4, 64)),
-        outputs_expected=random.choice((1, 4, 20)),
+        outputs_expected=random.choice((1, 1, 4, 20)),
         prefix_gain_min=random.choice((1, 4)),
     )

@@ -7,7 +7,9 @@ import numpy as np
 
 from transom.errors import BadRequest, NoSpace
 from transom.fuzz.driver import world_of
+from transom.fuzz.kinds import is_state
 from transom.fuzz.operations import Setting
+from transom.kv.reclaim import reclaim
 from transom.sched.commands import WeightsRefused, WeightsUpdated
 from transom.sched.limits import Limits
 from transom.sched.states import IdleReason
@@ -112,6 +114,8 @@ class World:
                     self.inbox.append(Abort(RequestId(request)))
             case do.Pin(tokens=tokens, steps=steps):
                 self._pin(tokens, steps)
+            case do.Squeeze(component=component, pages=pages):
+                self._squeeze(component, pages)
             case do.LeaveAll() | do.Flush() | do.Pause() | do.Resume() | do.Close() | do.Update():
                 self._command(event)
             case _:
@@ -210,6 +214,16 @@ class World:
             self.cache.pin(self.cache.namespace(RequestId(0), ""), np.array(tokens, np.int32), steps)
         except NoSpace as short:
             assert short.args, short
+
+    def _squeeze(self, number: int, most: int) -> None:
+        """Not with states: only the cache knows which of their pages are still to be written."""
+        sliding = [c for c in range(len(self.memory.kinds)) if not self.memory.keeps_everything(c)]
+        if not sliding or any(is_state(kind) for kind in self.memory.kinds):
+            return
+        component = sliding[number % len(sliding)]
+        if count := min(most, self.cache.pools[component].idle):
+            with self.cache.transaction():
+                reclaim(self.cache.tree, component, count)
 
     # ------------------------------------------------------------ turns
 
