@@ -8,6 +8,7 @@ from transom.errors import ConfigError
 
 KV_DTYPES = ("float16", "float32")
 CACHE_POLICIES = ("value", "lru", "lfu", "fifo", "priority")
+DRAIN_SECONDS = 5.0
 LOG_LEVELS = ("debug", "info", "warning", "error")
 
 _BYTES = re.compile(r"(\d+(?:\.\d+)?)\s*([kmgt]?)(?:i?b)?", re.IGNORECASE)
@@ -71,6 +72,8 @@ class ServerConfig:
     served_model_name: str | None = None
     log_level: str = "info"
     body_bytes_max: int = 16 << 20
+    drain_seconds: float = DRAIN_SECONDS
+    """How long answers may go on after the first SIGTERM or Ctrl-C; the second ends them."""
     stalled_seconds_max: float = 120.0
     """A step takes milliseconds, on the slowest path seconds; an engine silent for longer is not healthy."""
 
@@ -78,6 +81,8 @@ class ServerConfig:
         _within("--port", self.port, 0, 65535)
         if self.log_level not in LOG_LEVELS:
             raise ConfigError(f"--log-level is {self.log_level!r}; it must be one of {', '.join(LOG_LEVELS)}")
+        if not 0 <= self.drain_seconds <= 3600:
+            raise ConfigError(f"--drain-seconds is {self.drain_seconds:g}; it must be between 0 and 3600")
         if self.served_model_name == "":
             raise ConfigError("--served-model-name must not be empty")
 

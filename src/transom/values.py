@@ -167,6 +167,10 @@ class Logprobs:
         assert self.top >= 0 and (self.prompt_from is None or self.prompt_from >= 0), self
 
 
+NO_LOGPROBS = Logprobs()
+"""Those of the tokens chosen are always told."""
+
+
 @dataclass(frozen=True, slots=True)
 class Sibling:
     """One more output for the same prompt, with an id and a choice of its own."""
@@ -193,7 +197,7 @@ class Request:
     salt: str = ""
     tenant: str = ""
     deadline: float | None = None
-    logprobs: Logprobs = Logprobs()
+    logprobs: Logprobs = NO_LOGPROBS
     siblings: tuple[Sibling, ...] = ()
 
 

@@ -150,14 +150,14 @@ def test_a_pause_may_end_everything() -> None:
 
 def test_a_drained_engine_finishes_what_it_has_and_takes_nothing_more() -> None:
     world, _ = busy()
-    world.tell(Drain())
+    world.tell(Drain(7))
     late = world.submit(prompt(4))
     taken = world.step()
     assert [(r.request, r.error.code) for r in taken.rejected] == [(late, "shutting_down")]
     assert taken.done == ()
     del world.requests[late]
     world.finish()
-    assert world.turns[-1].done == (Drained(),)
+    assert world.turns[-1].done == (Drained(7),)
     assert sum(bool(taken.done) for taken in world.turns) == 1
     assert {end.reason for end in world.ends.values()} == {FinishReason.LENGTH}
 

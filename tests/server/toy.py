@@ -83,7 +83,7 @@ def main(model: str) -> int:
         print(url, ready.pid, flush=True)
 
     site = Site(
-        ServerConfig(port=0, body_bytes_max=BODY_BYTES_MAX, stalled_seconds_max=0.5),
+        ServerConfig(port=0, body_bytes_max=BODY_BYTES_MAX, stalled_seconds_max=0.5, drain_seconds=1.0),
         EngineConfig(model=model),
         "toy",
         ByteText,

@@ -7,7 +7,7 @@ from typing import Any
 
 from transom.commands.model import GEMMA_HELP, MODEL_HELP, add_engine_flags, engine_config, find_model
 from transom.commands.parser import Parser, add_command
-from transom.config import LOG_LEVELS, ServerConfig
+from transom.config import DRAIN_SECONDS, LOG_LEVELS, ServerConfig
 
 HELP = """\
 Serve one model over HTTP, in the shape of OpenAI's API.
@@ -37,6 +37,13 @@ def add(commands: Any) -> Parser:
     where.add_argument("--host", default="127.0.0.1", help="address; default %(default)s, this machine only")
     where.add_argument("--port", type=int, default=8000, help="default %(default)s; 0 picks a free one")
     where.add_argument("--served-model-name", metavar="NAME", help="what clients call the model")
+    where.add_argument(
+        "--drain-seconds",
+        type=float,
+        default=DRAIN_SECONDS,
+        metavar="SECONDS",
+        help="how long answers may go on after the first signal to stop; default %(default)g",
+    )
     add_engine_flags(parser)
     talk = parser.add_argument_group("what it says")
     talk.add_argument("--log-level", choices=LOG_LEVELS, default="info", help="debug logs every request")
@@ -49,6 +56,7 @@ def _run(options: argparse.Namespace) -> None:
         port=options.port,
         served_model_name=options.served_model_name,
         log_level=options.log_level,
+        drain_seconds=options.drain_seconds,
     )
     engine = engine_config(options)
     _log_to_stderr(server.log_level)

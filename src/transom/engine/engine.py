@@ -9,6 +9,7 @@ from transom import wire
 from transom.config import EngineConfig, cores_available
 from transom.engine.runner import ModelRunner
 from transom.engine.sizing import Sizing, size_pools
+from transom.engine.weights import DiskWeights
 from transom.kv.cache import HybridCache
 from transom.kv.stats import ComponentStats
 from transom.models.load import load_model
@@ -29,17 +30,22 @@ class Engine:
     def __init__(self, config: EngineConfig, model: Model, ops: Ops) -> None:
         self.config = config
         self.ops = ops
-        self.model = model
         self.sizing = size_pools(model.spec, config)
         self.cache = HybridCache(self.sizing.layout)
         self.store = KVStore(self.sizing.shapes, self.sizing.layout.pages)
         tables = [rows.table for rows in self.cache.rows]
         self.runner = ModelRunner(ops, model, self.store, tables, [grid.rooted for grid in self.cache.grids])
+        self.weights = DiskWeights(self.runner)
         self.scheduler = Scheduler(self.cache, _limits(config, self.sizing))
+
+    @property
+    def model(self) -> Model:
+        """With the weights that serve now."""
+        return self.runner.model
 
     def turn(self, commands: Sequence[sched.Command]) -> sched.Turn:
         """One step: see `transom.sched.turn`."""
-        turn = sched.turn(self.scheduler, commands, self.runner, time.monotonic())
+        turn = sched.turn(self.scheduler, commands, self.runner, time.monotonic(), self.weights)
         if self.config.paranoid or turn.idle is not None:
             self.cache.check()
         return turn
@@ -57,6 +63,18 @@ class Engine:
             retractions=counts.retractions,
             steps=counts.steps,
             components=tuple(map(self._use, self.cache.stats().components)),
+            spans=counts.spans,
+            repaired_tokens=counts.repaired_tokens,
+            recomputed_tokens=counts.recomputed_tokens,
+            admissions=counts.admissions,
+            queue_seconds=counts.queue_seconds,
+            aborted=counts.aborted,
+            expired=counts.expired,
+            forks=counts.forks,
+            forks_put_off=counts.forks_put_off,
+            deferred_spans=counts.deferred_spans,
+            failed_steps=counts.failed_steps,
+            idle={reason.value: count for reason, count in counts.idle.items()},
         )
 
     def _use(self, pool: ComponentStats) -> wire.ComponentUse:

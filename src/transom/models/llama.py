@@ -22,7 +22,7 @@ ARCHITECTURE = "llama"
 
 def load(file: GgufFile) -> Model:
     """Raises ModelFileError, naming what is missing, of the wrong shape or not supported."""
-    spec = _spec(file)
+    spec = read_spec(file)
     layers = tuple(_layer(file, spec, number) for number in range(len(spec.layers)))
     tensors = Tensors(file)
     embedding = tensors.packed("token_embd", spec.vocabulary, spec.dim, Precision.INT16)
@@ -32,7 +32,8 @@ def load(file: GgufFile) -> Model:
     )
 
 
-def _spec(file: GgufFile) -> ModelSpec:
+def read_spec(file: GgufFile) -> ModelSpec:
+    """Raises ModelFileError."""
     meta = file.metadata
     dim = meta.integer("llama.embedding_length")
     layers = meta.integer("llama.block_count")

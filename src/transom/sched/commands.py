@@ -52,7 +52,9 @@ class UpdateWeights:
 
 @dataclass(frozen=True, slots=True)
 class Drain:
-    """No request is taken any more; what is there ends."""
+    """No request is taken any more; what is there ends. Answered by number, once nothing is left."""
+
+    number: int = 0
 
 
 Command = Submit | Abort | AbortAll | Flush | Pause | Resume | UpdateWeights | Drain
@@ -77,6 +79,8 @@ class WeightsRefused:
 @dataclass(frozen=True, slots=True)
 class Drained:
     """Nothing is left since `Drain`; said of every turn in which that is so."""
+
+    number: int
 
 
 Done = WeightsUpdated | WeightsRefused | Drained

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from transom.errors import BadRequest
-from transom.sched.commands import UpdateWeights
+from transom.sched.commands import Drain, UpdateWeights
 from transom.sched.states import Progress
 from transom.values import UpdateMode
 
@@ -12,17 +12,17 @@ from transom.values import UpdateMode
 class Gate:
     """Owns what commands have closed. Mutable, the scheduler's.
 
-    closed  by `Drain`: no request enters any more
+    drain   told: no request enters any more
     paused  by `Pause`: no step is planned
     update  under way: nobody is admitted but those who have begun under the old weights, until none is left
     """
 
-    closed: bool = False
+    drain: Drain | None = None
     paused: bool = False
     update: UpdateWeights | None = None
 
     def require_open(self) -> None:
-        if self.closed:
+        if self.drain is not None:
             raise BadRequest("the server is shutting down and takes no more requests", code="shutting_down")
 
     def admits(self, progress: Progress) -> bool:

@@ -2,7 +2,7 @@
 
 from transom.errors import BadRequest, ConfigError, NoSpace
 from transom.kv.cache import Holding, HybridCache, Transaction
-from transom.sched.commands import UpdateWeights
+from transom.sched.commands import Drain, UpdateWeights
 from transom.sched.gate import Gate
 from transom.sched.intents import Admit, Continue, Plan, Situation
 from transom.sched.limits import Limits
@@ -110,9 +110,9 @@ class Scheduler:
             case UpdateMode.ABORT:
                 return self.abort_all()
 
-    def drain(self) -> None:
+    def drain(self, drain: Drain) -> None:
         """Nothing enters any more; what is there goes on."""
-        self._gate.closed = True
+        self._gate.drain = drain
 
     # ------------------------------------------------------------ commands that take time
 
@@ -134,10 +134,9 @@ class Scheduler:
         """The weights are those they were."""
         self._gate.update = None
 
-    @property
-    def is_drained(self) -> bool:
-        """Whether nothing enters and nothing is left."""
-        return self._gate.closed and not self.has_work
+    def drained(self) -> Drain | None:
+        """What closed the entrance, if nothing is left."""
+        return None if self.has_work else self._gate.drain
 
     # ------------------------------------------------------------ a turn
 

@@ -93,8 +93,8 @@ def turn(
         _update(scheduler, due, weights, told)
     outcome = scheduler.commit(scheduler.plan())
     if isinstance(outcome, Idle):
-        if scheduler.is_drained:
-            told.done.append(Drained())
+        if (drain := scheduler.drained()) is not None:
+            told.done.append(Drained(drain.number))
         return told.turn(idle=outcome)
     return told.turn(failure=_compute(scheduler, outcome, runner, told.events))
 
@@ -135,7 +135,7 @@ def _obey(scheduler: Scheduler, command: Command, weights: Weights, told: _Told)
             except BadRequest as error:
                 told.done.append(WeightsRefused(command.number, error))
         case Drain():
-            scheduler.drain()
+            scheduler.drain(command)
 
 
 def _ids(command: Submit) -> tuple[RequestId, ...]:

@@ -3,9 +3,8 @@
 import time
 import uuid
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
-import msgspec
 from prometheus_client import CONTENT_TYPE_LATEST
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
@@ -18,12 +17,26 @@ from transom.config import ServerConfig
 from transom.engine.client import EngineClient
 from transom.errors import BadRequest, EngineDied
 from transom.server import schema
-from transom.server.errors import Problem, Refused, not_found, problem_of, too_large, unavailable
+from transom.server.errors import (
+    Problem,
+    Refused,
+    bad_request,
+    not_found,
+    problem_of,
+    too_large,
+    unavailable,
+)
 from transom.server.intake import Intake
 from transom.server.metrics import Metrics
-from transom.server.sending import GenerationResponse, Job
+from transom.server.operations import Operations
+from transom.server.sending import GenerationResponse, Going, Job
+from transom.server.shapes import json_response
 
 REQUEST_ID_BYTES_MAX = 128
+TIMEOUT_HEADER = "x-request-timeout"
+"""Seconds after which a request ends with what it has; the field `timeout` in the body goes before it."""
+
+Asked = TypeVar("Asked", bound=schema.Generation)
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +47,7 @@ class Service:
     intake: Intake
     metrics: Metrics
     config: ServerConfig
+    going: Going = field(default_factory=Going)
     created: int = field(default_factory=lambda: int(time.time()))
 
     def routes(self) -> list[Route]:
@@ -43,28 +57,20 @@ class Service:
             Route("/v1/models", self.models),
             Route("/v1/models/{model:path}", self.model),
             Route("/health", self.health),
-            Route("/flush_cache", self.flush_cache, methods=["GET", "POST"]),
             Route("/metrics", self.metrics_text),
+            *Operations(self.client, self.going, self._body).routes(),
         ]
 
     async def completions(self, request: Request) -> GenerationResponse:
-        body = await self._body(request)
-        try:
-            decoded = schema.decode_completion(body)
-        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-            raise schema.refusal(error) from None
-        return self._respond(await self.intake.completion(decoded))
+        decoded = schema.decoded(schema.decode_completion, await self._body(request))
+        return self._respond(await self.intake.completion(_timed(decoded, request)))
 
     async def chat_completions(self, request: Request) -> GenerationResponse:
-        body = await self._body(request)
-        try:
-            decoded = schema.decode_chat(body)
-        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-            raise schema.refusal(error) from None
-        return self._respond(await self.intake.chat(decoded))
+        decoded = schema.decoded(schema.decode_chat, await self._body(request))
+        return self._respond(await self.intake.chat(_timed(decoded, request)))
 
     async def models(self, request: Request) -> Response:
-        return _json({"object": "list", "data": [self._model_card()]})
+        return json_response({"object": "list", "data": [self._model_card()]})
 
     async def model(self, request: Request) -> Response:
         name = request.path_params["model"]
@@ -74,7 +80,7 @@ class Service:
                 "model",
                 "model_not_found",
             )
-        return _json(self._model_card())
+        return json_response(self._model_card())
 
     async def health(self, request: Request) -> Response:
         """Whether the engine lives and moves. Never waits for it."""
@@ -83,18 +89,13 @@ class Service:
         stalled = self.client.stalled_seconds()
         if stalled > self.config.stalled_seconds_max:
             return unavailable(f"the engine has not finished a step for {stalled:.0f} seconds").response()
-        return _json({"status": "ok"})
-
-    async def flush_cache(self, request: Request) -> Response:
-        """Running requests go on; what they leave behind is filed under the old, forgotten prefixes."""
-        await self.client.flush()
-        return _json({"status": "ok"})
+        return json_response({"status": "ok"})
 
     async def metrics_text(self, request: Request) -> Response:
         return Response(self.metrics.text(), headers={"content-type": CONTENT_TYPE_LATEST})
 
     def _respond(self, job: Job) -> GenerationResponse:
-        return GenerationResponse(job, self.client, self.metrics)
+        return GenerationResponse(job, self.client, self.metrics, self.going)
 
     def _model_card(self) -> dict[str, object]:
         return {
@@ -153,8 +154,17 @@ async def _http_problem(request: Request, error: HTTPException) -> Response:
     return Problem(error.status_code, message, "invalid_request_error", None, None, headers).response()
 
 
-def _json(value: object) -> Response:
-    return Response(msgspec.json.encode(value), media_type="application/json")
+def _timed(decoded: Asked, request: Request) -> Asked:
+    """With the header's timeout, where the body has none."""
+    header = request.headers.get(TIMEOUT_HEADER)
+    if header is None or decoded.timeout is not None:
+        return decoded
+    try:
+        decoded.timeout = float(header)
+    except ValueError:
+        reason = f"the header {TIMEOUT_HEADER} is {header[:30]!r}; it must be a number of seconds"
+        raise bad_request(reason, "timeout") from None
+    return decoded
 
 
 class RequestIds:
@@ -167,7 +177,9 @@ class RequestIds:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        header = (b"x-request-id", _request_id(scope))
+        name = _request_id(scope)
+        scope["transom.request_id"] = name.decode("ascii")
+        header = (b"x-request-id", name)
 
         async def send_with_id(message: Message) -> None:
             if message["type"] == "http.response.start":

@@ -6,20 +6,23 @@ Names follow SGLang's where it has one, with our prefix: `transom:num_running_re
 from collections.abc import Callable, Iterator
 
 from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric, SummaryMetricFamily
 from prometheus_client.registry import Collector
 
 from transom import wire
+from transom.values import FinishReason
 
 LATENCY_BUCKETS_SECONDS = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 20, 40, 80, 160, 400)
 TOKEN_BUCKETS_SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5)
 LABELS = ("model_name",)
 
-_GAUGES: tuple[tuple[str, str, Callable[[wire.Stats], int]], ...] = (
+Counts = tuple[tuple[str, str, Callable[[wire.Stats], float]], ...]
+
+_GAUGES: Counts = (
     ("num_running_reqs", "Requests that hold pages", lambda s: s.running),
     ("num_queue_reqs", "Requests that wait", lambda s: s.waiting),
 )
-_COUNTERS: tuple[tuple[str, str, Callable[[wire.Stats], int]], ...] = (
+_COUNTERS: Counts = (
     ("num_requests", "Requests ended, for whatever reason", lambda s: s.requests_finished),
     ("prompt_tokens", "Prompt tokens of requests that ran", lambda s: s.prompt_tokens),
     ("cached_tokens", "Prompt tokens found in the prefix cache", lambda s: s.cached_tokens),
@@ -27,6 +30,16 @@ _COUNTERS: tuple[tuple[str, str, Callable[[wire.Stats], int]], ...] = (
     ("generation_tokens", "Tokens generated", lambda s: s.generated_tokens),
     ("num_retracted_requests", "Times a running request had to give up its pages", lambda s: s.retractions),
     ("num_steps", "Forward passes of the model", lambda s: s.steps),
+    ("num_spans", "Spans of requests in all steps", lambda s: s.spans),
+    ("num_failed_steps", "Steps whose computation raised", lambda s: s.failed_steps),
+    ("num_deferred_spans", "Spans planned that then found no page", lambda s: s.deferred_spans),
+    ("repaired_tokens", "Positions computed for their windows only", lambda s: s.repaired_tokens),
+    ("recomputed_tokens", "Positions computed again after a retraction", lambda s: s.recomputed_tokens),
+    ("num_admissions", "Admissions, those after a retraction too", lambda s: s.admissions),
+    ("num_aborted_requests", "Requests ended by an abort", lambda s: s.aborted),
+    ("num_expired_requests", "Requests ended by their deadline", lambda s: s.expired),
+    ("num_forks", "Further outputs of a prompt that were forked", lambda s: s.forks),
+    ("num_forks_put_off", "Further outputs that found no room, and waited", lambda s: s.forks_put_off),
 )
 _SHORT_NAMES = {"full": "full", "window": "swa"}
 """SGLang calls the window's pool swa."""
@@ -54,7 +67,8 @@ class Metrics:
             registry=self._registry,
         )
         self._finish = {
-            reason: counter.labels(model, reason) for reason in ("stop", "length", "error", "disconnect")
+            reason: counter.labels(model, reason)
+            for reason in (*(reason.value for reason in FinishReason), "disconnect")
         }
 
     def first_token(self, seconds: float) -> None:
@@ -96,6 +110,17 @@ class _EngineCollector(Collector):
             counter = CounterMetricFamily(f"transom:{name}", meaning, labels=LABELS)
             counter.add_metric([self._model], value(stats))
             yield counter
+        queue = SummaryMetricFamily(
+            "transom:queue_time_seconds", "Time in the queue before each admission", labels=LABELS
+        )
+        queue.add_metric([self._model], stats.admissions, stats.queue_seconds)
+        yield queue
+        idle = CounterMetricFamily(
+            "transom:num_idle_passes", "Turns without a step", labels=(*LABELS, "reason")
+        )
+        for reason, count in stats.idle.items():
+            idle.add_metric([self._model, reason], count)
+        yield idle
         yield self._gauge("context_len", "Served context in tokens", self._ready.context)
         yield self._gauge("page_size", "Tokens per page", self._ready.page_size)
         yield self._gauge("weights_bytes", "Bytes of the weights", self._ready.weights_bytes)

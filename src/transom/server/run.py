@@ -7,6 +7,7 @@ import signal
 import socket
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from math import ceil
 
 import uvicorn
 import uvloop
@@ -14,7 +15,7 @@ import uvloop
 from transom import wire
 from transom.config import EngineConfig, ServerConfig
 from transom.engine.client import ENGINE_COMMAND, EngineClient
-from transom.errors import ConfigError
+from transom.errors import ConfigError, EngineDied
 from transom.server.app import Service, build_app
 from transom.server.intake import Intake
 from transom.server.metrics import Metrics
@@ -22,8 +23,6 @@ from transom.server.text import ModelText
 
 log = logging.getLogger("transom.server")
 
-FINISH_SECONDS = 1.0
-"""How long answers may still finish after the first signal."""
 CLOSE_SECONDS = 1
 STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
@@ -78,7 +77,7 @@ def serve(site: Site, sock: socket.socket, announce: Announce) -> None:
 
 
 async def serve_async(site: Site, sock: socket.socket, announce: Announce) -> None:
-    with stop_event() as stop, sock:
+    with stop_signals() as stop, sock:
         loading = asyncio.ensure_future(asyncio.to_thread(site.load_text))
         try:
             client = await _start(site, stop)
@@ -89,7 +88,8 @@ async def serve_async(site: Site, sock: socket.socket, announce: Announce) -> No
             return
         try:
             app = build_app(_service(site, client, await loading))
-            await _answer(HttpServer(uvicorn_config(app, site.server), client), sock, stop, announce)
+            drain = Drain(client, site.server.drain_seconds, stop.again)
+            await _answer(HttpServer(uvicorn_config(app, site.server), drain), sock, stop, announce)
         finally:
             await client.stop()
 
@@ -100,10 +100,10 @@ def _service(site: Site, client: EngineClient, text: ModelText) -> Service:
     return Service(client, intake, metrics, site.server)
 
 
-async def _start(site: Site, stop: asyncio.Event) -> EngineClient | None:
+async def _start(site: Site, stop: "Stop") -> EngineClient | None:
     """The engine, ready; None if told to stop before it was."""
     starting = asyncio.ensure_future(EngineClient.start(site.engine, site.command))
-    stopping = asyncio.ensure_future(stop.wait())
+    stopping = asyncio.ensure_future(stop.once.wait())
     await asyncio.wait((starting, stopping), return_when=asyncio.FIRST_COMPLETED)
     stopping.cancel()
     if starting.done():
@@ -114,22 +114,46 @@ async def _start(site: Site, stop: asyncio.Event) -> EngineClient | None:
     return None
 
 
-async def _answer(http: "HttpServer", sock: socket.socket, stop: asyncio.Event, announce: Announce) -> None:
+async def _answer(http: "HttpServer", sock: socket.socket, stop: "Stop", announce: Announce) -> None:
     serving = asyncio.ensure_future(http.serve(sockets=[sock]))
-    stopping = asyncio.ensure_future(stop.wait())
-    announce(http.client.ready, url_of(sock))
+    stopping = asyncio.ensure_future(stop.once.wait())
+    announce(http.drain.client.ready, url_of(sock))
     await asyncio.wait((serving, stopping), return_when=asyncio.FIRST_COMPLETED)
     stopping.cancel()
     http.should_exit = True
     await serving
 
 
+@dataclass(frozen=True, slots=True)
+class Drain:
+    """The end of what is being answered: bounded in time, and at once when `hurry` is set."""
+
+    client: EngineClient
+    seconds: float
+    hurry: asyncio.Event
+
+    async def until(self, closing: asyncio.Future[None]) -> None:
+        """Nothing new is taken; what is there may go on until `closing` is done, or time is up."""
+        draining = asyncio.ensure_future(self._drain())
+        hurrying = asyncio.ensure_future(self.hurry.wait())
+        await asyncio.wait((closing, hurrying), timeout=self.seconds, return_when=asyncio.FIRST_COMPLETED)
+        if not closing.done():
+            self.client.retire("the server is shutting down")
+        for task in (draining, hurrying):
+            task.cancel()
+        await asyncio.gather(draining, hurrying, return_exceptions=True)
+
+    async def _drain(self) -> None:
+        with contextlib.suppress(EngineDied):
+            await self.client.drain()
+
+
 class HttpServer(uvicorn.Server):
     """uvicorn, with an end that is bounded in time and leaves no client without an answer."""
 
-    def __init__(self, config: uvicorn.Config, client: EngineClient) -> None:
+    def __init__(self, config: uvicorn.Config, drain: Drain) -> None:
         super().__init__(config)
-        self.client = client
+        self.drain = drain
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
@@ -138,9 +162,7 @@ class HttpServer(uvicorn.Server):
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         closing = asyncio.ensure_future(super().shutdown(sockets))
-        done, _ = await asyncio.wait((closing,), timeout=FINISH_SECONDS)
-        if not done:
-            self.client.retire("the server is shutting down")
+        await self.drain.until(closing)
         await closing
 
 
@@ -154,17 +176,28 @@ def uvicorn_config(app: object, server: ServerConfig) -> uvicorn.Config:
         log_config=None,
         access_log=server.log_level == "debug",
         server_header=False,
-        timeout_graceful_shutdown=int(FINISH_SECONDS) + CLOSE_SECONDS,
+        timeout_graceful_shutdown=ceil(server.drain_seconds) + CLOSE_SECONDS,
     )
 
 
+@dataclass(frozen=True, slots=True)
+class Stop:
+    """Set by the first signal to stop, and by any that follows."""
+
+    once: asyncio.Event
+    again: asyncio.Event
+
+    def ask(self) -> None:
+        (self.again if self.once.is_set() else self.once).set()
+
+
 @contextlib.contextmanager
-def stop_event() -> Iterator[asyncio.Event]:
-    """Set by SIGINT or SIGTERM while it lasts."""
-    stop = asyncio.Event()
+def stop_signals() -> Iterator[Stop]:
+    """SIGINT and SIGTERM, while it lasts."""
+    stop = Stop(asyncio.Event(), asyncio.Event())
     loop = asyncio.get_running_loop()
     for number in STOP_SIGNALS:
-        loop.add_signal_handler(number, stop.set)
+        loop.add_signal_handler(number, stop.ask)
     try:
         yield stop
     finally:
