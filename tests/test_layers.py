@@ -14,7 +14,7 @@ LAYERS = (
     ("commands",),
     ("server",),
     ("llm", "doctor"),
-    ("sim",),
+    ("sim", "story"),
     ("engine",),
     ("models",),
     ("weights",),
