@@ -275,7 +275,7 @@ class World:
                     self._updates.remove(number)
         self.judge.updating = bool(self._updates)
         is_over = self.judge.closed and taken.idle is not None and not self.judge.unfinished
-        assert (Drained() in taken.done) == is_over, taken
+        assert (Drained(number=0) in taken.done) == is_over, taken
 
     def _judge_idle(self, taken: Turn) -> None:
         """A step whenever there is work, but in a pause; and nothing is held where there is none."""
