@@ -18,8 +18,8 @@ def breaks(seed: int) -> str:
 
 @pytest.mark.parametrize("edit", EDITS, ids=lambda edit: edit.name)
 def test_a_wrong_edit_breaks_a_life(edit: Edit) -> None:
+    """Whoever changes what is drawn makes this slower, until the seeds are found anew."""
     with edit.made():
-        seed = next((seed for seed in range(SEEDS) if breaks(seed)), None)
-        assert seed is not None, edit
-        print(seed, breaks(seed))
+        seed = next((seed for seed in (edit.seed, *range(SEEDS)) if breaks(seed)), None)
+    assert seed is not None, edit
     assert not breaks(seed), "it breaks without the edit too"

@@ -31,7 +31,7 @@ class Drawer:
         self._sent = 0
         kinds: tuple[Callable[[], Happening], ...] = (
             self._leave, self._leave_in_flight, self._leave_all, self._leave_late, self._again, do.Flush,
-            self._pause, self._update, self._pin, self._trip, self._trip, self._stall, self._jump,
+            self._pause, self._update, self._pin, self._trip, self._trip, self._trip, self._stall, self._jump,
         )  # fmt: skip
         self._kinds = [kind for kind in kinds if random.random() < KINDS]
         if frame.setting.layers and random.random() < 0.7:
@@ -163,7 +163,7 @@ class Drawer:
         return do.Squeeze(self._random.randrange(4), 1 + self._random.randrange(CONTEXT))
 
     def _trip(self) -> Happening:
-        return do.Trip(self._random.choice(list(Trouble)))
+        return do.Trip(self._random.choice((Trouble.REFUSES, Trouble.HALFWAY, *Trouble)))
 
     def _stall(self) -> Happening:
         return do.Stall(self._random.choice((0.0, 0.5, 10.0, 1e6)))

@@ -32,7 +32,7 @@ def draw_life(seed: int, steps: int = STEPS) -> Life:
 def draw_frame(random: Random) -> Frame:
     """Pools that hold one request of the context, and each nothing to much more."""
     setting = draw_setting(random, None, None, None)
-    pages = tuple(least + random.choice((0, 0, least // 4, least, 2 * least)) for least in setting.pages)
+    pages = tuple(least + random.choice((0, 0, least // 4, least, 2 * least, 8)) for least in setting.pages)
     setting = replace(setting, rows=random.choice((1, 2, 4, 4, 8)), pages=pages)
     whole = random.random() < WHOLE_CONTEXT
     return Frame(
