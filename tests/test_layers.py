@@ -12,7 +12,7 @@ LAYERS = (
     ("__main__",),
     ("cli",),
     ("commands",),
-    ("server",),
+    ("server", "chat"),
     ("llm", "doctor"),
     ("sim", "story"),
     ("engine",),

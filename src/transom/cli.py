@@ -7,14 +7,14 @@ import sys
 from collections.abc import Callable, Sequence
 
 from transom import __version__
-from transom.commands import doctor, export_tokenizer, fuzz_kv, generate, models, serve, story
+from transom.commands import chat, doctor, export_tokenizer, fuzz_kv, generate, models, serve, story
 from transom.commands.model import GEMMA_HELP
 from transom.commands.parser import USAGE_ERROR, Parser
 from transom.errors import TransomError
 
 INTERRUPTED = 130
 
-COMMANDS = (serve, generate, models, doctor, export_tokenizer, fuzz_kv, story)
+COMMANDS = (serve, chat, generate, models, doctor, export_tokenizer, story, fuzz_kv)
 """In the order in which help lists them. Importing one costs nothing; running it may."""
 
 
