@@ -104,4 +104,5 @@ class Asked:
 
     def end(self, event: Ended) -> None:
         assert event.usage == Usage(len(self.request.prompt), self.heard, self.cached), (event, self)
+        assert type(event.usage.cached_tokens) is int, ("cannot be sent", event)
         self.ended = event

@@ -1,7 +1,7 @@
 """A scheduler under events, judged after every turn."""
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import astuple, dataclass, replace
 
 import numpy as np
 
@@ -326,6 +326,7 @@ class World:
         assert (stats.finished, stats.running, stats.waiting) == (len(asked), 0, 0), stats
         assert stats.generated_tokens == sum(each.heard for each in asked), stats
         assert stats.steps == self.runner.steps, (stats, self.runner.steps)
+        assert all(type(value) in (int, float, dict) for value in astuple(stats)), ("cannot be sent", stats)
         assert stats.idle[IdleReason.NO_ROOM] == 0, stats
 
 
