@@ -22,7 +22,9 @@ class CheckedScheduler(Scheduler):
         victims = [victim.progress.id for victim in plan.retract]
         assert spans.keys().isdisjoint(victims)
         running = [state.progress.id for state in self._roster.running]
-        if running and not self._gate.paused:
+        if self._gate.paused:
+            assert plan == Plan((), ())
+        elif running:
             assert running[0] in spans, "the lead is in every step"
             assert running[0] not in victims
         admitted = spans.keys() - set(running)
