@@ -78,7 +78,7 @@ def test_deferred_chunk_keeps_its_prefix(page: int, window: int, caching: Prefix
         assert running.holding.computed == running.holding.allocated == PREFIX[page]
         assert contents(world) == before
     world.shrink(others)
-    world.scheduler._counters.idle[IdleReason.NO_ROOM] = 0
+    world.no_room_expected = world.scheduler.stats().idle[IdleReason.NO_ROOM]
     world.set_chunk(CONTEXT)
     world.step()
     assert world.spans(request)[-1] == (PREFIX[page], 32)

@@ -136,7 +136,8 @@ def test_a_step_that_fails_before_a_forks_copies_ran_ends_who_waits_for_them(
 ) -> None:
     world = World(page=4, windows=(4,), more=more, pages=(64, 64, 16)[: 2 + len(more)], chunk=32)
     world.submit(prompt(18), 9, siblings=2)
-    world.step()
+    while world.scheduler.stats().forks < 2:
+        world.step()
     world.set_chunk(1)
     world.break_next_step()
     world.step()

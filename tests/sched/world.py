@@ -292,6 +292,7 @@ class World:
         self.turns: list[Turn] = []
         self.scores: dict[RequestId, list[float]] = {}
         self.clock = 0.0
+        self.no_room_expected = 0
         self.weights = SameWeights()
 
     # ------------------------------------------------------------ commands
@@ -338,7 +339,7 @@ class World:
             self._record(event)
         self.cache.check()
         stats = self.scheduler.stats()
-        assert stats.idle[IdleReason.NO_ROOM] == 0, stats
+        assert stats.idle[IdleReason.NO_ROOM] == self.no_room_expected, stats
         if taken.failure is not None:
             assert isinstance(taken.failure, RunnerBroke), taken.failure
         return taken
