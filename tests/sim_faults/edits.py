@@ -140,12 +140,12 @@ EDITS = (
     ),
     Edit(
         "who was aborted in flight is given its token",
-        71,
+        12,
         "scheduler:Scheduler.apply",
         "if self._roster.goes_on(scheduled.running):",
         "if True:",
     ),
-    Edit("a pause pauses nothing", 104, "scheduler:Scheduler.plan", "if self._gate.paused:", "if False:"),
+    Edit("a pause pauses nothing", 119, "scheduler:Scheduler.plan", "if self._gate.paused:", "if False:"),
     Edit(
         "weights change under those who run",
         60,
@@ -177,7 +177,7 @@ EDITS = (
     ),
     Edit(
         "the last row is given to nobody",
-        0,
+        9,
         "intents:Situation.rows_free",
         "self.cache.layout.rows) - len",
         "self.cache.layout.rows) - 1 - len",
