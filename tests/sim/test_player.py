@@ -88,8 +88,8 @@ def test_a_turn_follows_the_turn_before_after_a_pause_and_behind_who_waits_alrea
 
 
 def test_hits_of_a_small_trace_are_those_counted_by_hand() -> None:
-    """40 tokens in common: the second begins at 40, within a page. Of the first and its answer 40 + 8 + 3 tokens
-    were computed, and 48 of them, whole pages, were published."""
+    """40 tokens in common: the second begins at 40, within a page. Of the first and its answer 40 + 8 + 3
+    tokens were computed, and 48 of them, whole pages, were published."""
     shared = tokens(0, 40)
     first = asks(np.concatenate([shared, tokens(1_000, 8)]), 4)
     second = asks(np.concatenate([shared, tokens(2_000, 8)]), 4, after=0)

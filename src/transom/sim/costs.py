@@ -12,7 +12,7 @@ from transom.values import StepWork
 
 
 class Load(NamedTuple):
-    """What is counted of a step. Keys are those that tokens read, in spans of one token and in longer ones."""
+    """What is counted of a step. Keys are what tokens read, in spans of one token and in longer ones."""
 
     spans: int
     tokens: int
