@@ -31,11 +31,10 @@ class Chart:
     y_unit: str
 
 
-def lines_svg(chart: Chart, series: Sequence[Series]) -> str:
+def lines_svg(chart: Chart, series: Sequence[Series], y_max: float) -> str:
     """A line for each series over its own `x`."""
     x_max = max((max(s.x, default=0.0) for s in series), default=0.0)
-    y_max = max((max(s.y, default=0.0) for s in series), default=0.0)
-    field = Field(x_max or 1.0, y_max or 1.0)
+    field = Field(x_max or 1.0, y_max)
     drawn = [
         f'<polyline points="{field.points(s.x, s.y)}" fill="none" stroke="{colour}" stroke-width="2"/>'
         for s, colour in zip(series, _colours(), strict=False)
@@ -115,7 +114,7 @@ def _rules(chart: Chart, field: Field) -> Iterator[str]:
         yield _text(LEFT - 8, y + 4, f"{value:,g}", f'text-anchor="end" fill="{GREY}"')
     for value in ticks(field.x_max, 8):
         yield _text(field.x(value), low + 18, f"{value:,g}", f'text-anchor="middle" fill="{GREY}"')
-    yield _text(LEFT, TOP - 12, chart.y_unit, f'text-anchor="end" fill="{GREY}"')
+    yield _text(24, TOP - 12, chart.y_unit, f'fill="{GREY}"')
     yield _text(right, low + 36, chart.x_unit, f'text-anchor="end" fill="{GREY}"')
 
 

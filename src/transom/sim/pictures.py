@@ -66,7 +66,7 @@ def ttft_svg(runs: Mapping[str, Played]) -> str:
         x = [float(shown[0]), *shown.tolist()]
         series.append(Series(name, [0.0, *share.tolist()], x))
     chart = Chart("Time to first token", _about(next(iter(runs.values()))), "ms", "% of requests")
-    return lines_svg(chart, series)
+    return lines_svg(chart, series, 100.0)
 
 
 def _about(played: Played) -> str:

@@ -102,6 +102,7 @@ class Player:
         self._clients = Clients(trace, setting.turnaround_s)
         self._runner = PricedRunner(trace, setting.cost, self.lives)
         self._page_bytes = tuple(shape.page_bytes for shape in self.sizing.shapes)
+        self._paranoid = setting.engine.paranoid
         self._timeline = Timeline()
         self._tokens = dict.fromkeys(Cause, 0)
 
@@ -120,6 +121,8 @@ class Player:
             return True
         commands = [Submit(self._ask(index)) for index in arriving]
         self._record(turn(self.scheduler, commands, self._runner, self.now))
+        if self._paranoid:
+            self.cache.check()
         return True
 
     def played(self) -> Played:

@@ -56,7 +56,7 @@ class Sample:
     """Prompt tokens of all requests that have ended, by cause."""
 
 
-SAMPLES_MAX = 1024
+SAMPLES_MAX = 600
 
 
 class Timeline:

@@ -93,12 +93,8 @@ def summary_of(played: Played) -> Summary:
         requests_per_s=len(served) / duration,
         ttft_ms=spread(ttft_ms(played)),
         itl_ms=spread(_between_tokens(served)),
-        queue_ms=spread(
-            1e3 * (life.begun_at - life.asked_at) for life in served if life.begun_at is not None
-        ),
-        latency_ms=spread(
-            1e3 * (life.ended_at - life.asked_at) for life in served if life.ended_at is not None
-        ),
+        queue_ms=spread(_since_asked(life, life.begun_at) for life in served),
+        latency_ms=spread(_since_asked(life, life.ended_at) for life in served),
         prompt_tokens=prompt,
         output_tokens=output,
         hit_tokens=_tokens_by_cause(served),
@@ -125,6 +121,11 @@ def spread(values: Iterable[float]) -> Spread:
         return Spread(0.0, 0.0, 0.0, 0.0, 0.0)
     p50, p90, p99 = np.percentile(array, (50, 90, 99)).tolist()
     return Spread(float(array.mean()), p50, p90, p99, float(array.max()))
+
+
+def _since_asked(life: Life, moment: float | None) -> float:
+    assert moment is not None, life
+    return 1e3 * (moment - life.asked_at)
 
 
 def _between_tokens(lives: Iterable[Life]) -> Iterable[float]:

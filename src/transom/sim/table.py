@@ -14,7 +14,7 @@ Row = tuple[str, Callable[[Summary], str]]
 def table_of(summaries: Mapping[str, Summary]) -> Table:
     """A column for each summary, by name."""
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
-    table.add_column("")
+    table.add_column("", no_wrap=True)
     for name in summaries:
         table.add_column(name, justify="right")
     for group in GROUPS:

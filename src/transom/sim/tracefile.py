@@ -111,8 +111,9 @@ def _header(found: dict[str, Any]) -> dict[str, Any]:
     name = found.get("trace", "trace")
     if not isinstance(name, str):
         raise _Wrong(f"trace is {name!r}; a name is expected")
-    counts = {key: _whole(found, key, 1, 1 << 20) for key in ("concurrency", "block_size") if key in found}
-    return {"trace": name, **counts} if "trace" in found else counts
+    for key in found.keys() - {"trace"}:
+        _whole(found, key, 1, 1 << 20)
+    return found
 
 
 def _arrival(found: dict[str, Any], index: int, block_tokens: int) -> Arrival:
