@@ -102,7 +102,10 @@ def test_hits_of_a_small_trace_are_those_counted_by_hand() -> None:
 
 @pytest.mark.parametrize("name", [name for name in WORKLOADS if name != "day"])
 def test_every_arrival_ends_once_with_the_tokens_it_was_to_get(name: str) -> None:
-    played = play(make_trace(name, 3, 48), setting(PRICES, max_total_tokens=20_000, kv_dtype="float16"))
+    played = play(
+        make_trace(name, 3, 2 if name == "w1" else 24),
+        setting(PRICES, max_total_tokens=20_000, kv_dtype="float16"),
+    )
     for life, arrival in zip(played.lives, played.trace.arrivals, strict=True):
         assert life.reason is FinishReason.LENGTH and not life.refused
         assert len(life.token_times) == len(arrival.outputs)
@@ -117,7 +120,7 @@ def test_every_arrival_ends_once_with_the_tokens_it_was_to_get(name: str) -> Non
 
 def test_the_same_trace_and_setting_are_the_same_to_the_last_time() -> None:
     def once(seed: int) -> Sequence[object]:
-        played = play(make_trace("agents", seed, 40), setting(PRICES, max_total_tokens=9_000))
+        played = play(make_trace("agents", seed, 16), setting(PRICES, max_total_tokens=9_000))
         return [lives_of(played), played.samples, played.stats]
 
     assert once(5) == once(5)

@@ -60,7 +60,7 @@ SAMPLES_MAX = 600
 
 
 class Timeline:
-    """Owns samples, evenly spaced: when there are too many, every other one goes. Mutable."""
+    """Owns samples, about evenly spaced: when there are too many, every other one goes. Mutable."""
 
     def __init__(self, interval_s: float = 0.01) -> None:
         self.samples: list[Sample] = []
