@@ -2,12 +2,17 @@
 
 import argparse
 import sys
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from transom.commands.parser import size
 from transom.config import CACHE_POLICIES, EngineConfig
 
-MODEL_HELP = "a GGUF file; without one, the built-in default: Gemma 3 270M (base)"
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from transom.weights.catalogue import BuiltinModel
+
+MODEL_HELP = "a GGUF file, or a name of `transom models`; without one, the default: Gemma 3 270M (base)"
 
 # Kept here as words, not imported: help must not cost the import of the weights package.
 GEMMA_HELP = (
@@ -88,20 +93,31 @@ def engine_config(options: argparse.Namespace) -> EngineConfig:
 
 
 def find_model(model: str | None) -> None:
-    """Put a built-in model together if that was never done, having said its terms. ModelFileError."""
-    from transom.weights.builtin import GEMMA_NOTICE, builtin_model, is_assembled, resolve_model
+    """See that the model is there, putting a built-in one together if that was never done. ModelFileError."""
+    from transom.weights.builtin import builtin_model, is_ready, resolve_model
+    from transom.weights.catalogue import Installed
 
     builtin = builtin_model(model)
-    if builtin is None or is_assembled(builtin):
+    if builtin is None or is_ready(builtin) or not isinstance(builtin.source, Installed):
         resolve_model(model)
-        return
-    print(GEMMA_NOTICE, file=sys.stderr, flush=True)
-    if not sys.stderr.isatty():
-        resolve_model(model)
-        return
-    from rich.console import Console
-    from rich.progress import Progress
+    else:
+        obtain_shown(builtin)
 
-    with Progress(console=Console(stderr=True), transient=True) as bar:
-        task = bar.add_task("putting the model together", total=None)
-        resolve_model(model, lambda done, total: bar.update(task, completed=done, total=total))
+
+def obtain_shown(model: "BuiltinModel") -> "Path":
+    """Bring a built-in model here: its terms first, a progress bar on a terminal. ModelFileError."""
+    from transom.weights.builtin import cache_folder, obtain
+
+    if model.notice:
+        print(model.notice, file=sys.stderr, flush=True)
+    if not sys.stderr.isatty():
+        return obtain(model, cache_folder(), lambda done, total: None)
+    from rich.console import Console
+    from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
+
+    columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task(model.name, total=None)
+        return obtain(
+            model, cache_folder(), lambda done, total: bar.update(task, completed=done, total=total)
+        )

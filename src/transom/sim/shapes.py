@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from transom.errors import ConfigError
 from transom.models.spec import LayerSpec, ModelSpec, Rope
-from transom.ops.protocol import AttentionShape
+from transom.ops.protocol import AttentionShape, Gate
 from transom.sim.costs import MachineCost
 from transom.values import ComponentSpec, Full, Window
 
@@ -51,6 +51,7 @@ class ModelShape:
             context=self.context,
             eps=0.0,
             embed_scale=0.0,
+            gate=Gate.GELU_TANH,
             components=kinds,
             layers=self._layers(),
         )
