@@ -41,7 +41,7 @@ def add(commands: Any) -> Parser:
         "--cost",
         metavar="COST",
         help="a JSON file of transom bench cost, or h200 or h100 (assumed); default: as fitted here, "
-        "else as measured once",
+        "else rough figures",
     )
     machine.add_argument(
         "--turnaround-ms",

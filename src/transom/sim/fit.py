@@ -11,6 +11,11 @@ from transom.sim.costs import RATES, Load, MachineCost, terms
 FREE = (0, 4, 8, 16, 32, 64)
 """Tokens whose arithmetic might be hidden behind reading weights: each is tried."""
 
+ROUNDS = 8
+"""Errors count relative to what was expected in the round before: relative to what was seen, a step that took
+long by chance would weigh less than one that was quick by chance, and all rates would come out low."""
+FLOOR_S = 1e-6
+
 
 @dataclass(frozen=True, slots=True)
 class Timed:
@@ -43,7 +48,10 @@ def fit(steps: Sequence[Timed], window: int) -> Fit:
 def _fit(steps: Sequence[Timed], window: int, tokens_free: int) -> Fit:
     seconds = np.array([step.seconds for step in steps])
     counts = np.array([terms(step.load, tokens_free) for step in steps], np.float64)
-    rates = non_negative(counts / seconds[:, None], np.ones(len(steps)))
+    expected = seconds
+    for _ in range(ROUNDS):
+        rates = non_negative(counts / expected[:, None], seconds / expected)
+        expected = np.maximum(counts @ rates, FLOOR_S)
     cost = replace(
         MachineCost(tokens_free=tokens_free, window=window),
         **dict(zip(RATES, rates.tolist(), strict=True)),
