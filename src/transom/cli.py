@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 
 from transom import __version__, streams
 from transom.commands import (
+    bench,
     chat,
     doctor,
     export_tokenizer,
@@ -15,6 +16,7 @@ from transom.commands import (
     models,
     run_batch,
     serve,
+    simulate,
     story,
 )
 from transom.commands.model import GEMMA_HELP
@@ -23,7 +25,19 @@ from transom.errors import TransomError
 
 INTERRUPTED = 130
 
-COMMANDS = (serve, chat, generate, run_batch, models, doctor, export_tokenizer, story, fuzz_kv)
+COMMANDS = (
+    serve,
+    chat,
+    generate,
+    run_batch,
+    models,
+    doctor,
+    export_tokenizer,
+    simulate,
+    bench,
+    story,
+    fuzz_kv,
+)
 """In the order in which help lists them. Importing one costs nothing; running it may."""
 
 

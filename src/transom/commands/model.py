@@ -2,7 +2,7 @@
 
 import argparse
 import sys
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from transom import streams
 from transom.commands.parser import size
@@ -24,6 +24,12 @@ GEMMA_HELP = (
 
 def add_engine_flags(parser: argparse.ArgumentParser) -> None:
     """The flags that `engine_config` reads."""
+    add_memory_flags(parser)
+    steps = add_step_flags(parser)
+    steps.add_argument("--threads", type=int, metavar="N", help="default: the cores this process may use")
+
+
+def add_memory_flags(parser: argparse.ArgumentParser) -> None:
     memory = parser.add_argument_group("memory for keys and values")
     memory.add_argument(
         "--kv-bytes",
@@ -52,6 +58,10 @@ def add_engine_flags(parser: argparse.ArgumentParser) -> None:
     memory.add_argument(
         "--disable-radix-cache", action="store_true", help="forget each prompt's keys and values when it ends"
     )
+
+
+def add_step_flags(parser: argparse.ArgumentParser) -> Any:
+    """Returns their group."""
     steps = parser.add_argument_group("how it computes")
     steps.add_argument(
         "--chunked-prefill-size",
@@ -76,8 +86,8 @@ def add_engine_flags(parser: argparse.ArgumentParser) -> None:
     steps.add_argument(
         "--max-running-requests", type=int, default=32, metavar="N", help="at once; default %(default)s"
     )
-    steps.add_argument("--threads", type=int, metavar="N", help="default: the cores this process may use")
     steps.add_argument("--paranoid", action="store_true", help="check every invariant after every step; slow")
+    return steps
 
 
 def engine_config(options: argparse.Namespace) -> EngineConfig:

@@ -37,7 +37,7 @@ class Engine:
         tables = [rows.table for rows in self.cache.rows]
         self.runner = ModelRunner(ops, model, self.store, tables, [grid.rooted for grid in self.cache.grids])
         self.weights = DiskWeights(self.runner)
-        self.scheduler = Scheduler(self.cache, _limits(config, self.sizing))
+        self.scheduler = Scheduler(self.cache, limits_of(config, self.sizing))
 
     @property
     def model(self) -> Model:
@@ -95,7 +95,7 @@ def load_engine(config: EngineConfig) -> tuple[wire.Ready, Engine]:
     return _ready(engine, path, threads, time.monotonic() - began), engine
 
 
-def _limits(config: EngineConfig, sizing: Sizing) -> Limits:
+def limits_of(config: EngineConfig, sizing: Sizing) -> Limits:
     return Limits(
         max_running=config.max_running_requests,
         chunk_tokens=config.chunked_prefill_size,

@@ -1,6 +1,5 @@
 """`transom simulate --faults`: what it prints, and how a failure leaves the process."""
 
-import argparse
 import time
 from collections.abc import Sequence
 
@@ -14,32 +13,6 @@ SEEDS = 1_000
 
 class SchedulerBroke(TransomError):
     """A life was found, or replayed, in which something was wrong."""
-
-
-def add_flags(parser: argparse.ArgumentParser) -> None:
-    """What `transom simulate` is told of it, beside --seed."""
-    group = parser.add_argument_group("trouble instead of a workload")
-    group.add_argument(
-        "--faults",
-        action="store_true",
-        help="short lives of a scheduler drawn from seeds: aborts, crashes, pauses, new weights, floods of "
-        "impossible requests, small pools. Every turn is judged; a failure is shrunk and told",
-    )
-    group.add_argument("--seeds", type=int, metavar="N", help=f"lives, from --seed on; default {SEEDS}")
-    group.add_argument(
-        "--steps",
-        type=int,
-        default=STEPS,
-        metavar="N",
-        help="turns with trouble in a life; default %(default)s",
-    )
-    group.add_argument("--turns", type=int, metavar="N", help="lives until there were so many turns in all")
-    group.add_argument("--only", metavar="EVENTS", help="of one life these events, like 0-3,7")
-
-
-def run(options: argparse.Namespace) -> None:
-    """What the flags of `add_flags` say."""
-    faults(options.seed, options.seeds, options.steps, turns=options.turns, only=options.only)
 
 
 def faults(
