@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import NewType, Protocol
+from typing import NamedTuple, NewType, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -236,8 +236,7 @@ class PromptScored:
     scores: tuple[Choice, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class TokenChosen:
+class TokenChosen(NamedTuple):
     """One more output token of a request. `logprob` is of the model's distribution, before temperature."""
 
     request: RequestId
@@ -300,9 +299,10 @@ class Scoring:
         return self.start + len(self.tokens)
 
 
-@dataclass(frozen=True, slots=True)
-class SpanWork:
+class SpanWork(NamedTuple):
     """Compute `tokens` at positions `[start, start + len(tokens))` of row `row`.
+
+    A tuple, as hundreds are made for a step; a step checks its spans.
 
     `sampling` is None when no token is to be chosen; otherwise the one after the last is, and once more for
     each of `siblings`, from the same logits. `top` alternatives are told with each token chosen or scored.
@@ -321,13 +321,6 @@ class SpanWork:
     scoring: Scoring | None = None
     top: int = 0
 
-    def __post_init__(self) -> None:
-        assert self.start >= 0 and len(self.tokens) > 0, (self.start, len(self.tokens))
-        assert 0 <= self.clip <= self.start, (self.clip, self.start)
-        assert self.sampling is not None or not self.siblings, self
-        scoring = self.scoring
-        assert scoring is None or self.start <= scoring.start < scoring.end <= self.end, self
-
     @property
     def end(self) -> int:
         return self.start + len(self.tokens)
@@ -343,6 +336,11 @@ class StepWork:
 
     def __post_init__(self) -> None:
         assert self.spans, "a step computes something"
+        for span in self.spans:
+            assert 0 <= span.clip <= span.start and len(span.tokens), span
+            assert span.sampling is not None or not span.siblings, span
+            scoring = span.scoring
+            assert scoring is None or span.start <= scoring.start < scoring.end <= span.end, span
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,7 +14,7 @@ def is_running(world: World, request: RequestId) -> bool:
 
 
 def test_who_would_not_fit_over_a_life_waits_though_its_prompt_fits() -> None:
-    world = World(page=1, windows=(), pages=(40,), chunk=64, context=40, outputs_expected=16)
+    world = World(page=1, windows=(), pages=(40,), chunk=64, context=40, outputs_expected=20)
     first, second = world.submit(distinct(10, 1), 20), world.submit(distinct(10, 2), 20)
     world.step()
     assert is_running(world, first) and not is_running(world, second)

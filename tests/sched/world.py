@@ -14,11 +14,12 @@ from numpy.typing import NDArray
 from transom.errors import BadRequest
 from transom.kv.cache import Holding, HybridCache
 from transom.kv.layout import CacheLayout, PrefixCaching, address_space, pages_alone
-from transom.sched.intents import Admit, Continue, Plan
+from transom.sched.costs import StepCost
 from transom.sched.limits import Limits
-from transom.sched.scheduler import Scheduler
-from transom.sched.states import Idle, IdleReason, Step
+from transom.sched.policy import SchedulePolicy
+from transom.sched.states import Idle, IdleReason
 from transom.sched.turn import Abort, Command, Flush, Submit, Turn, turn
+from transom.sim.faults_plans import CheckedScheduler
 from transom.values import (
     Choice,
     ComponentSpec,
@@ -95,6 +96,8 @@ class ContentRunner:
         self.truth: dict[RequestId, list[int]] = {}
         self.steps: list[StepWork] = []
         self.breaks_next = False
+        self.cost = StepCost()
+        """What steps are said to take."""
 
     def register(self, request: Request) -> None:
         for output in (request.id, *(sibling.id for sibling in request.siblings)):
@@ -121,6 +124,7 @@ class ContentRunner:
             self._check_content(span, span.end)
         return StepResult(
             tuple(self._choose(span) for span in work.spans),
+            self.cost.seconds(work),
             siblings=tuple(
                 tuple(choice for sibling in self._of_siblings(span) if (choice := self._choose(sibling)))
                 for span in work.spans
@@ -131,7 +135,7 @@ class ContentRunner:
     def _of_siblings(self, span: SpanWork) -> list[SpanWork]:
         """The span as each sibling that chooses from it would have it. A seed says who that is."""
         return [
-            replace(span, request=RequestId(sampling.seed), sampling=sampling, siblings=())
+            span._replace(request=RequestId(sampling.seed), sampling=sampling, siblings=())
             for sampling in span.siblings
         ]
 
@@ -234,47 +238,6 @@ class SameWeights:
         self.loaded.append(source)
 
 
-class CheckedScheduler(Scheduler):
-    """Asserts of every plan what must hold whatever the situation."""
-
-    def plan(self) -> Plan:
-        plan = super().plan()
-        assert plan == super().plan(), "planning changes nothing"
-        spans = {self._id(intent): intent.span for intent in plan.spans}
-        assert len(spans) == len(plan.spans), "one span per request"
-        assert sum(map(len, spans.values())) <= self._limits.chunk_tokens
-        victims = [victim.progress.id for victim in plan.retract]
-        assert spans.keys().isdisjoint(victims)
-        running = [state.progress.id for state in self._roster.running]
-        if self._gate.paused:
-            assert plan == Plan((), ())
-        elif running:
-            assert running[0] in spans, "the lead is in every step"
-            assert running[0] not in victims
-        admitted = spans.keys() - set(running)
-        assert len(running) - len(victims) + len(admitted) <= self._limits.max_running
-        assert not (admitted and victims), "nobody is admitted while somebody is retracted"
-        return plan
-
-    def commit(self, plan: Plan) -> Step | Idle:
-        """Only one kind of span may find no page: an admission whose hit went to the copies of another's."""
-        outcome = super().commit(plan)
-        done = {s.running.progress.id for s in outcome.scheduled} if isinstance(outcome, Step) else set()
-        admissions = [intent for intent in plan.spans if isinstance(intent, Admit)]
-        copies = 0
-        for intent in admissions:
-            if self._id(intent) not in done:
-                assert intent.offer.begin.full_until > 0 and copies > 0, intent
-            copies += sum(intent.offer.takes)
-        assert all(self._id(i) in done for i in plan.spans if isinstance(i, Continue))
-        return outcome
-
-    @staticmethod
-    def _id(intent: Continue | Admit) -> RequestId:
-        state = intent.running if isinstance(intent, Continue) else intent.waiting
-        return state.progress.id
-
-
 class World:
     """Owns a cache, a scheduler and a content runner, and everything that came out of them."""
 
@@ -294,6 +257,9 @@ class World:
         prefix_gain_min: int = 1,
         page_bytes: tuple[int, ...] = (),
         layers: tuple[int, ...] = (),
+        policy: SchedulePolicy = SchedulePolicy.LPM,
+        passed_over_max: int = 256,
+        target_seconds: float | None = None,
     ) -> None:
         """With `page_bytes` all pools share what `pages` would cost; else they are cut so."""
         components: tuple[ComponentSpec, ...] = (
@@ -324,6 +290,9 @@ class World:
             patience_steps=patience,
             first_outputs_expected=outputs_expected,
             prefix_gain_min=prefix_gain_min,
+            policy=policy,
+            passed_over_max=passed_over_max,
+            target_seconds=target_seconds,
         )
         self.scheduler = CheckedScheduler(self.cache, self.limits)
         self.runner = ContentRunner(self.cache)

@@ -19,6 +19,7 @@ from transom.ops.protocol import Ops
 from transom.ops.store import KVStore
 from transom.sched import turn as sched
 from transom.sched.limits import Limits
+from transom.sched.policy import SchedulePolicy
 from transom.sched.scheduler import Scheduler
 from transom.weights.builtin import resolve_model
 from transom.weights.gguf import read_gguf
@@ -99,6 +100,8 @@ def _limits(config: EngineConfig, sizing: Sizing) -> Limits:
         max_running=config.max_running_requests,
         chunk_tokens=config.chunked_prefill_size,
         context=sizing.layout.context,
+        policy=SchedulePolicy(config.schedule_policy),
+        target_seconds=None if config.target_itl_ms is None else config.target_itl_ms / 1000,
     )
 
 

@@ -7,6 +7,7 @@ from transom.kv.cache import Holding, HybridCache
 from transom.sched.roster import Roster
 from transom.sched.states import Progress, Running, Scheduled
 from transom.sched.stats import Counters
+from transom.sched.tenants import OUTPUT_WEIGHT
 from transom.values import Choice, Event, FinishReason, PromptScored, SpanWork, StepResult, TokenChosen
 
 
@@ -59,6 +60,7 @@ class Results:
         if span.end // page > span.start // page:
             self.cache.publish(running.holding, running.progress.tokens(span.end))
             self.cache.slide(running.holding)
+            self.roster.running.refresh(running)
         self.counters.compute(running, span)
         progress = running.progress
         progress.computed_peak = max(progress.computed_peak, span.end)
@@ -72,6 +74,8 @@ class Results:
     def _chosen(self, progress: Progress, choice: Choice) -> TokenChosen:
         progress.append(choice.token)
         self.counters.generated_tokens += 1
+        if self.roster.waiting.has_tenants:
+            self.roster.waiting.charge(progress.request.tenant, OUTPUT_WEIGHT)
         return TokenChosen(progress.id, choice.token, choice.logprob, choice.top)
 
     # ------------------------------------------------------------ siblings
@@ -104,6 +108,8 @@ class Results:
             return self.cache.fork(first.holding, sibling.id, computed)
         except NoSpace:
             return None
+        finally:
+            self.roster.running.refresh(first)
 
 
 def finish_reason(progress: Progress) -> FinishReason | None:

@@ -2,8 +2,11 @@
 
 from transom.kv.cache import Holding, HybridCache
 from transom.sched.deadlines import Deadlines
-from transom.sched.needs import averaged
-from transom.sched.ranks import Ranks
+from transom.sched.limits import Limits
+from transom.sched.order import Ranker
+from transom.sched.outputs import Outputs
+from transom.sched.queue import Queue
+from transom.sched.running import RunningSet
 from transom.sched.siblings import Siblings
 from transom.sched.states import Progress, Running, Step, Waiting
 from transom.sched.stats import Counters
@@ -16,15 +19,15 @@ class Roster:
     What ends while a step writes to its pages is told at once, and keeps them until the step has landed.
     """
 
-    def __init__(self, cache: HybridCache, counters: Counters, outputs_expected: float) -> None:
-        self.waiting: Ranks[Waiting] = Ranks()
-        self.running: Ranks[Running] = Ranks()
+    def __init__(self, cache: HybridCache, counters: Counters, limits: Limits) -> None:
+        self.outputs = Outputs(limits.first_outputs_expected)
+        self.waiting = Queue(limits, Ranker(limits.policy, cache, self.outputs))
+        self.running = RunningSet(cache.layout.rows, len(cache.grids))
         self.siblings = Siblings()
         self.deadlines = Deadlines()
         self.turns = 0
         self.now = 0.0
         self.in_flight: Step | None = None
-        self.outputs_expected = outputs_expected
         self._leaving: list[Holding] = []
         self._cache = cache
         self._counters = counters
@@ -36,8 +39,8 @@ class Roster:
 
     def unfinished(self) -> tuple[RequestId, ...]:
         """Every request that has not ended: those that run, those that wait, those not born yet."""
-        states = (state.progress.id for ranks in (self.running, self.waiting) for state in ranks)
-        return (*states, *self.siblings)
+        ids = (state.progress.id for states in (self.running, self.waiting) for state in states)
+        return (*ids, *self.siblings)
 
     @property
     def has_work(self) -> bool:
@@ -63,12 +66,13 @@ class Roster:
 
     def begin(self, waiting: Waiting, holding: Holding) -> Running:
         """An admission."""
-        self.waiting.remove(waiting)
+        self.waiting.admit(waiting)
         progress = waiting.progress
         self._counters.admit(progress, holding.start, self.now - waiting.clock)
         if not progress.admissions:
             progress.cached_tokens = holding.start
             progress.queue_seconds = self.now - progress.arrived
+            self.waiting.charge(progress.request.tenant, len(progress.request.prompt) - holding.start)
         progress.admissions += 1
         progress.computed_peak = max(progress.computed_peak, holding.start)
         return self.run(progress, holding)
@@ -126,7 +130,7 @@ class Roster:
         self._counters.end(reason)
         self.deadlines.forget(progress.id)
         if progress.outputs:
-            self.outputs_expected = averaged(self.outputs_expected, progress.outputs)
+            self.outputs.ended(progress.outputs)
         heir = self.siblings.inherit(progress.id)
         if heir is not None:
             self.wait(heir)

@@ -4,8 +4,9 @@ from transom.errors import BadRequest, ConfigError, NoSpace
 from transom.kv.cache import Holding, HybridCache
 from transom.kv.journal import Transaction
 from transom.sched.commands import Drain, UpdateWeights
+from transom.sched.costs import CostLearner, counts_of
 from transom.sched.gate import Gate
-from transom.sched.intents import Admit, Continue, Plan, Situation
+from transom.sched.intents import CONSIDERED, Admit, Continue, Plan, Situation
 from transom.sched.limits import Limits
 from transom.sched.planning import plan
 from transom.sched.results import Results, of_span
@@ -19,7 +20,6 @@ from transom.sched.states import (
     Seniority,
     Span,
     Step,
-    Waiting,
 )
 from transom.sched.stats import Counters, SchedulerStats
 from transom.sched.submission import outputs_of, require_servable
@@ -55,8 +55,9 @@ class Scheduler:
         self._cache = cache
         self._limits = limits
         self._arrivals = 0
+        self._costs = CostLearner()
         self._counters = Counters()
-        self._roster = Roster(cache, self._counters, float(limits.first_outputs_expected))
+        self._roster = Roster(cache, self._counters, limits)
         self._results = Results(cache, self._roster, self._counters, limits.max_running)
         self._gate = Gate()
 
@@ -122,7 +123,7 @@ class Scheduler:
         update = self._gate.update
         if update is None or len(self._roster.running) or self._roster.in_flight is not None:
             return None
-        return None if self._admissible() else update
+        return None if self._roster.waiting.senior(self._gate.admits) is not None else update
 
     def weights_changed(self) -> int:
         """Nothing computed before is found any more: outputs go on from tokens alone. The new epoch."""
@@ -163,21 +164,13 @@ class Scheduler:
         """What the next step should be. Changes nothing."""
         if self._gate.paused:
             return Plan((), ())
-        return plan(
-            Situation(
-                cache=self._cache,
-                limits=self._limits,
-                turns=self._roster.turns,
-                waiting=self._admissible(),
-                running=tuple(self._roster.running),
-                outputs_expected=self._roster.outputs_expected,
-            )
-        )
+        return plan(self._situation())
 
     def commit(self, plan: Plan) -> Step | Idle:
         """Retracts, admits and takes pages, in one transaction. A span without a page is not in the step."""
         assert self._roster.in_flight is None, self._roster.in_flight
         self._roster.turns += 1
+        self._roster.waiting.look_again()
         if not plan.spans:
             assert not plan.retract, plan
             return self._idle()
@@ -209,6 +202,8 @@ class Scheduler:
         for number, scheduled in enumerate(step.scheduled):
             if self._roster.goes_on(scheduled.running):
                 events += self._results.apply(scheduled, step.work.spans[number], of_span(result, number))
+        if self._limits.target_seconds is not None:
+            self._costs.observe(counts_of(step.work), result.seconds)
         return tuple(events)
 
     def fail(self, step: Step, message: str) -> tuple[Event, ...]:
@@ -243,11 +238,21 @@ class Scheduler:
 
     # ------------------------------------------------------------ plan and commit
 
-    def _admissible(self) -> tuple[Waiting, ...]:
-        waiting = tuple(self._roster.waiting)
-        if self._gate.update is None:
-            return waiting
-        return tuple(state for state in waiting if self._gate.admits(state.progress))
+    def _situation(self) -> Situation:
+        waiting = self._roster.waiting
+        considered = waiting.considered(CONSIDERED, self._gate.admits)
+        return Situation(
+            cache=self._cache,
+            limits=self._limits,
+            turns=self._roster.turns,
+            waiting=considered,
+            firm=frozenset([state.progress.id for state in considered if waiting.is_firm(state)]),
+            senior=waiting.senior(self._gate.admits),
+            running=self._roster.running.states(),
+            columns=self._roster.running.columns(),
+            outputs=self._roster.outputs.lengths(),
+            cost=self._costs.cost(),
+        )
 
     def _idle(self) -> Idle:
         reason = IdleReason.NO_WORK
@@ -270,16 +275,21 @@ class Scheduler:
         """
         held: list[Placed] = []
         for intent in plan.spans:
+            if isinstance(intent, Continue):
+                held.append((intent, intent.running.holding))
+                continue
             savepoint = transaction.savepoint()
             try:
                 held.append((intent, self._hold(intent)))
             except NoSpace:
                 transaction.rollback(savepoint)
-        return [(intent, holding) for intent, holding in held if self._extend(intent, holding, transaction)]
+        return [
+            (intent, holding)
+            for intent, holding in held
+            if intent.span.end <= holding.allocated or self._extend(intent, holding, transaction)
+        ]
 
-    def _hold(self, intent: Continue | Admit) -> Holding:
-        if isinstance(intent, Continue):
-            return intent.running.holding
+    def _hold(self, intent: Admit) -> Holding:
         progress = intent.waiting.progress
         return self._cache.admit(
             progress.id,
@@ -294,8 +304,6 @@ class Scheduler:
 
         Whole pages are taken, so that most decodes take none.
         """
-        if intent.span.end <= holding.allocated:
-            return True
         layout = self._cache.layout
         pages_end = intent.span.end + -intent.span.end % layout.page_size
         savepoint = transaction.savepoint()
@@ -306,6 +314,8 @@ class Scheduler:
             if isinstance(intent, Admit):
                 self._cache.drop(holding)
             return False
+        if isinstance(intent, Continue):
+            self._roster.running.refresh(intent.running)
         return True
 
     def _running_for(self, intent: Continue | Admit, holding: Holding) -> Running:

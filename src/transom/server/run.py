@@ -27,6 +27,8 @@ log = logging.getLogger("transom.server")
 
 CLOSE_SECONDS = 1
 """How long a client may take to read its last words, once no answer can go on."""
+KEEP_ALIVE_SECONDS = 60
+"""Idle connections stay for longer than a client is told to wait for a new engine."""
 STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 Announce = Callable[[wire.Ready, str], None]
@@ -204,6 +206,7 @@ def uvicorn_config(app: object, server: ServerConfig) -> uvicorn.Config:
         log_config=None,
         access_log=log.isEnabledFor(logging.DEBUG),
         server_header=False,
+        timeout_keep_alive=KEEP_ALIVE_SECONDS,
         timeout_graceful_shutdown=math.ceil(server.finish_seconds) + CLOSE_SECONDS,
     )
 
