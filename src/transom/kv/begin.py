@@ -21,7 +21,7 @@ def ways(
 
     All compute the token at `latest`, exactly, if that is before the last one.
     """
-    last = len(tokens) - 1
+    last = max(0, len(tokens) - 1)
     key = as_key(tokens, last if latest is None else min(last, latest))
     hit = best_hit(cache.tree, cache.grids, namespace, key)
     repair = repaired(hit, cache.grids, cache.layout.layers)
