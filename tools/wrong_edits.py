@@ -138,7 +138,7 @@ MUTANTS = (
     Mutant(
         "nothing-left-to-compute",
         "begin.py",
-        "best_hit(cache.tree, cache.grids, namespace, as_key(tokens, len(tokens) - 1))",
+        "best_hit(cache.tree, cache.grids, namespace, as_key(tokens, max(0, len(tokens) - 1)))",
         "best_hit(cache.tree, cache.grids, namespace, as_key(tokens, len(tokens)))",
     ),
     Mutant(

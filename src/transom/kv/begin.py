@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 def ways(cache: "HybridCache", namespace: Namespace, tokens: Tokens) -> Iterator[Offer]:
     """All ways to begin, the fewest tokens to compute first. To be used before the tree changes."""
-    hit = best_hit(cache.tree, cache.grids, namespace, as_key(tokens, len(tokens) - 1))
+    hit = best_hit(cache.tree, cache.grids, namespace, as_key(tokens, max(0, len(tokens) - 1)))
     repair = repaired(hit, cache.grids, cache.layout.layers)
     if repair:
         yield offer_of(repair, cache.grids, cache.pools)
