@@ -12,6 +12,7 @@ LAYERS = (
     ("__main__",),
     ("cli",),
     ("commands",),
+    ("batch", "chat"),
     ("server",),
     ("llm", "doctor"),
     ("sim", "story"),
@@ -24,7 +25,7 @@ LAYERS = (
     ("sched",),
     ("kv",),
     ("_native",),
-    ("config", "wire"),
+    ("config", "wire", "logs", "streams"),
     ("values", "errors"),
 )
 """Top first. A module may import from its own layer and from any below it."""
