@@ -138,8 +138,8 @@ MUTANTS = (
     Mutant(
         "nothing-left-to-compute",
         "begin.py",
-        "best_hit(cache.tree, cache.grids, namespace, as_key(tokens, max(0, len(tokens) - 1)))",
-        "best_hit(cache.tree, cache.grids, namespace, as_key(tokens, len(tokens)))",
+        "last = max(0, len(tokens) - 1)",
+        "last = len(tokens)",
     ),
     Mutant(
         "salts-meet", "cache.py", "Namespace(self.epoch, salt, request", 'Namespace(self.epoch, "", request'

@@ -59,6 +59,15 @@ class SnapshotKeeper:
             ]
         )
 
+    def withdraw(self, pending: tuple[Pending, ...]) -> None:
+        """The pages into which states are to be copied go back, and leave holes. Nobody reads them."""
+        for each in pending:
+            assert each.snapshot_of is not None, each
+            node, index = _place(self.tree.walk(each.holding.namespace, each.snapshot_of))
+            assert node.pages[each.copy.component][index] == each.copy.target, (node, index, each)
+            self.tree.vacate(node, each.copy.component, [index])
+            self.tree.trim(node)
+
     def left_by(self, holding: Holding, pending: tuple[Pending, ...]) -> tuple[Pending, ...]:
         """What is pending when `holding` ends: of its snapshots not copied yet nothing."""
         for one in pending:
