@@ -77,6 +77,7 @@ def test_references_count_readers(pool: PagePool, journal: Journal) -> None:
         pool.unreference(pages)
         assert pool.references(pages).tolist() == [1, 1, 0]
         assert (pool.idle, pool.unreferenced(pages)) == (1, 1)
+        assert [type(pool.idle), type(pool.unreferenced(pages))] == [int, int], "not numpy's: they are sent"
 
 
 def test_undoing_restores_the_order_of_the_free_list(pool: PagePool, journal: Journal) -> None:

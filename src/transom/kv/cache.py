@@ -245,10 +245,11 @@ class HybridCache:
     def fork(self, holding: Holding, request: RequestId, tokens: Tokens) -> Holding:
         """A second holding where `holding` stands: whole pages shared, the rest copied. Raises NoSpace.
 
-        `tokens` are those computed, at least. What the copies read must not change before they have run.
+        `tokens` are those computed, at least. What the copies read must not change before they have run. A
+        snapshot of `holding` may still be in the making: that reads its state, as the child's copy does.
         """
         self._require_live(holding)
-        assert not any(pending.holding is holding for pending in self.pending), "its copies have not run"
+        assert not any(p.holding is holding and p.snapshot_of is None for p in self.pending), self.pending
         if None not in self.holdings:
             raise NoSpace("rows", 1, 0)
         with self._journal.transaction():

@@ -118,7 +118,7 @@ class PagePool:
 
     def unreferenced(self, pages: Pages) -> int:
         """How many of `pages` no row reads; 0 is no page."""
-        return count_nonzero(self._state[pages] == _TREE)
+        return int(count_nonzero(self._state[pages] == _TREE))
 
     def is_of_tree(self, page: int) -> bool:
         assert 0 < page <= self.capacity, (self.name, page)
@@ -200,7 +200,7 @@ class PagePool:
         self._journal.log(self._end_read, index)
         self._state[index] = state - _ONE
         if not fewest:
-            self.idle -= len(index) - count_nonzero(state - _TREE)
+            self.idle -= len(index) - int(count_nonzero(state - _TREE))
 
     def unreference(self, pages: ArrayLike) -> None:
         """One row less reads each of `pages`, distinct pages of the tree."""
@@ -214,7 +214,7 @@ class PagePool:
         state += _ONE
         self._state[index] = state
         if fewest == 1:
-            self.idle += len(index) - count_nonzero(state - _TREE)
+            self.idle += len(index) - int(count_nonzero(state - _TREE))
 
     # ---------------------------------------------------------------- inverses
 

@@ -1,0 +1,1 @@
+"""`transom simulate`: the real scheduler and memory core under any load, in virtual time."""
