@@ -113,7 +113,7 @@ class HybridCache:
 
     def explain(self, namespace: Namespace, tokens: Tokens) -> Explanation:
         """Why a request with `tokens` would begin where it would."""
-        key = as_key(tokens, len(tokens) - 1)
+        key = as_key(tokens, max(0, len(tokens) - 1))
         return explain(self.tree, self.grids, self.layout.layers, self.log, namespace, key)
 
     def events(self, since: int) -> EventBatch:
