@@ -169,7 +169,8 @@ class Scheduler:
     # ------------------------------------------------------------ plan
 
     def _situation(self) -> Situation:
-        considered = self._waiting.considered(CONSIDERED)
+        is_full = len(self._running) >= min(self._limits.max_running, self._cache.layout.rows)
+        considered = () if is_full else self._waiting.considered(CONSIDERED)
         return Situation(
             cache=self._cache,
             limits=self._limits,
