@@ -9,7 +9,7 @@ from transom.sched.pacing import Pace
 from transom.sched.releases import releases
 from transom.sched.retraction import choose_victims, price_per_byte
 from transom.sched.spans import Pages
-from transom.sched.states import Running, Span
+from transom.sched.states import Running, token_span
 from transom.values import RequestId
 
 
@@ -48,8 +48,8 @@ class Draft:
             self.pace.spend(intent.span)
         assert self.budget >= 0, (self.budget, intent)
 
-    def decode(self, running: Running, start: int) -> None:
-        self.spans.append(Continue(running, Span(start, start + 1)))
+    def decode(self, running: Running, position: int) -> None:
+        self.spans.append(Continue(running, token_span(position)))
         self.budget -= 1
 
     def take(self, need: Pages) -> None:

@@ -46,6 +46,8 @@ def _plan_decodes(draft: Draft, running: Sequence[Running]) -> list[Running]:
     """Plans every decode; returns the requests still in their prefill."""
     reserve = _secure_lead(draft, running[0])
     prefills: list[Running] = []
+    plenty = draft.room.covers((len(running),) * len(draft.room.pages))
+    taking: list[Running] = []
     for position, state in enumerate(running):
         holding = state.holding
         end = holding.computed + 1
@@ -53,12 +55,24 @@ def _plan_decodes(draft: Draft, running: Sequence[Running]) -> list[Running]:
             prefills.append(state)
         elif draft.budget == 0 or (draft.gone and holding.request in draft.gone):
             continue
-        elif end <= holding.allocated or _has_page(draft, state, position):
+        elif end <= holding.allocated:
             draft.decode(state, end - 1)
+        elif plenty:
+            taking.append(state)
+            draft.decode(state, end - 1)
+        elif _has_page(draft, state, position):
+            draft.decode(state, end - 1)
+    if taking:  # a page each is to be had, so they are counted once and together
+        draft.take(_growth_by_one(draft, taking))
     if reserve is not None:
         draft.budget += 1
         draft.give(reserve)
     return [state for state in prefills if state.progress.id not in draft.gone]
+
+
+def _growth_by_one(draft: Draft, decodes: Sequence[Running]) -> Pages:
+    growths = [draft.growth(state, state.holding.computed + 1) for state in decodes]
+    return tuple(map(sum, zip(*growths, strict=True)))
 
 
 def _secure_lead(draft: Draft, lead: Running) -> Pages | None:

@@ -240,7 +240,8 @@ class Scheduler:
 
     def _situation(self) -> Situation:
         waiting = self._roster.waiting
-        considered = waiting.considered(CONSIDERED, self._gate.admits)
+        is_full = len(self._roster.running) >= min(self._limits.max_running, self._cache.layout.rows)
+        considered = () if is_full else waiting.considered(CONSIDERED, self._gate.admits)
         return Situation(
             cache=self._cache,
             limits=self._limits,

@@ -9,6 +9,7 @@ Further outputs of a prompt are not born before it is computed: see `siblings`.
 
 from dataclasses import dataclass, field
 from enum import StrEnum
+from functools import lru_cache
 
 import numpy as np
 
@@ -34,6 +35,12 @@ class Span:
 
     def __len__(self) -> int:
         return self.end - self.start
+
+
+@lru_cache(maxsize=1 << 16)
+def token_span(position: int) -> Span:
+    """The span of one token. Hundreds are named in each step, and the same ones again."""
+    return Span(position, position + 1)
 
 
 @dataclass(slots=True, eq=False)
