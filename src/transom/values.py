@@ -218,8 +218,7 @@ class Alternative:
     logprob: float
 
 
-@dataclass(frozen=True, slots=True)
-class Choice:
+class Choice(NamedTuple):
     """A token, chosen or given. `logprob` is of the model's distribution, before temperature."""
 
     token: int

@@ -126,9 +126,11 @@ EDITS = (
         "who waits for a prefix is never woken",
         3,
         "admission:_Desk.consider",
-        "    if not urgent and self._is_promised(progress, namespace, offers[0]):\n",
+        "    if not urgent and self.promises.is_promised(namespace, asked, cached=cached):\n",
         "    waited = globals().setdefault('waited', set())\n"
-        "    if not urgent and (progress in waited or self._is_promised(progress, namespace, offers[0])):\n"
+        "    if not urgent and (\n"
+        "        progress in waited or self.promises.is_promised(namespace, asked, cached=cached)\n"
+        "    ):\n"
         "        waited.add(progress)\n",
     ),
     Edit(
@@ -142,7 +144,7 @@ EDITS = (
         "who was aborted in flight is given its token",
         12,
         "scheduler:Scheduler.apply",
-        "if self._roster.goes_on(scheduled.running):",
+        "if all_there or self._roster.goes_on(scheduled.running):",
         "if True:",
     ),
     Edit("a pause pauses nothing", 119, "scheduler:Scheduler.plan", "if self._gate.paused:", "if False:"),
@@ -172,8 +174,8 @@ EDITS = (
         "siblings say each other's tokens",
         2,
         "results:Results.apply",
-        "zip(scheduled.siblings, found.siblings, strict=True)",
-        "zip(scheduled.siblings, found.siblings[::-1], strict=True)",
+        "zip(siblings, found.siblings, strict=True)",
+        "zip(siblings, found.siblings[::-1], strict=True)",
     ),
     Edit(
         "the last row is given to nobody",
@@ -186,7 +188,7 @@ EDITS = (
     Edit(
         "the step may be longer than the budget",
         2,
-        "draft:Draft.add",
+        "draft:Draft.chunk",
         "    self.budget -= len(intent.span)\n",
         "",
     ),

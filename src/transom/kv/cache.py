@@ -179,9 +179,9 @@ class HybridCache:
         """The runner has computed up to `end`."""
         self._require_live(holding)
         assert holding.computed < end <= holding.allocated, (holding, end)
-        assert not any(pending.concerns(holding) for pending in self.pending), "its copies have not run"
-        with self._journal.transaction():
-            self._journal.assign(holding, "computed", end)
+        for pending in self.pending:
+            assert not pending.concerns(holding), "its copies have not run"
+        self._journal.assign_alone(holding, "computed", end)
 
     def truncate(self, holding: Holding, end: int) -> None:
         """Gives back the pages beyond `end`, which is not before `computed`."""

@@ -25,7 +25,7 @@ class Ranker:
         if self.policy not in LOOKING:
             return 0
         namespace = self.cache.namespace(progress.id, progress.request.salt)
-        return self.cache.offer(namespace, progress.tokens()).begin.start
+        return self.cache.offers(namespace, progress.tokens(), progress.start_limit)[0].begin.start
 
     def rank(self, progress: Progress, cached: int) -> int:
         expected = 0

@@ -1,18 +1,18 @@
 """What a computed span brings: pages for the tree, scores, tokens, siblings, an end."""
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from transom.errors import NoSpace
 from transom.kv.cache import Holding, HybridCache
 from transom.sched.roster import Roster
-from transom.sched.states import Progress, Running, Scheduled
+from transom.sched.states import Progress, Running, Scheduled, Span
 from transom.sched.stats import Counters
 from transom.sched.tenants import OUTPUT_WEIGHT
 from transom.values import Choice, Event, FinishReason, PromptScored, SpanWork, StepResult, TokenChosen
 
 
-@dataclass(frozen=True, slots=True)
-class OfSpan:
+class OfSpan(NamedTuple):
     """The part of a step's result that is one span's."""
 
     choice: Choice | None
@@ -37,24 +37,28 @@ class Results:
     counters: Counters
     max_running: int
 
-    def apply(self, scheduled: Scheduled, work: SpanWork, found: OfSpan) -> tuple[Event, ...]:
-        """Of one span: what it says of the prompt, its token, its siblings' tokens, its end."""
-        self._advance(scheduled)
-        running = scheduled.running
-        events = [*self._scores(running.progress, work, found)]
+    def apply(self, scheduled: Scheduled, work: SpanWork, found: OfSpan, events: list[Event]) -> None:
+        """Adds what one span brings: what it says of the prompt, its token, its siblings' tokens, its end."""
+        running, span, siblings = scheduled
+        progress = running.progress
+        self._advance(running, span)
+        if work.scoring is not None:
+            progress.scored = work.scoring.end + 1
+            events.append(PromptScored(progress.id, work.scoring.start + 1, found.scores))
         if found.choice is None:
-            done = scheduled.span.end == running.progress.limit
-            return (*events, self.roster.end(running, FinishReason.LENGTH)) if done else tuple(events)
-        events.append(self._chosen(running.progress, found.choice))
-        for sibling, choice in zip(scheduled.siblings, found.siblings, strict=True):
+            if span.end == progress.limit:
+                events.append(self.roster.end(running, FinishReason.LENGTH))
+            return
+        events.append(self._chosen(progress, found.choice))
+        for sibling, choice in zip(siblings, found.siblings, strict=True):
             if sibling.id in self.roster.siblings:  # else it has ended, unborn
                 events += self._bear(running, sibling, choice)
-        reason = finish_reason(running.progress)
-        return tuple(events) if reason is None else (*events, self.roster.end(running, reason))
+        reason = finish_reason(progress, found.choice.token)
+        if reason is not None:
+            events.append(self.roster.end(running, reason))
 
-    def _advance(self, scheduled: Scheduled) -> None:
+    def _advance(self, running: Running, span: Span) -> None:
         """A page that is whole now goes to the tree, so that others find it from the next step on."""
-        running, span = scheduled.running, scheduled.span
         self.cache.advance(running.holding, span.end)
         page = self.cache.layout.page_size
         if span.end // page > span.start // page:
@@ -64,12 +68,6 @@ class Results:
         self.counters.compute(running, span)
         progress = running.progress
         progress.computed_peak = max(progress.computed_peak, span.end)
-
-    def _scores(self, progress: Progress, work: SpanWork, found: OfSpan) -> tuple[Event, ...]:
-        if work.scoring is None:
-            return ()
-        progress.scored = work.scoring.end + 1
-        return (PromptScored(progress.id, work.scoring.start + 1, found.scores),)
 
     def _chosen(self, progress: Progress, choice: Choice) -> TokenChosen:
         progress.append(choice.token)
@@ -87,7 +85,7 @@ class Results:
         sibling.queue_seconds = first.progress.queue_seconds
         sibling.computed_peak = first.holding.computed
         chosen = self._chosen(sibling, choice)
-        reason = finish_reason(sibling)
+        reason = finish_reason(sibling, choice.token)
         if reason is not None:
             return (chosen, self.roster.ended(sibling, reason))
         holding = self._forked(first, sibling)
@@ -112,8 +110,8 @@ class Results:
             self.roster.running.refresh(first)
 
 
-def finish_reason(progress: Progress) -> FinishReason | None:
-    """Why the last token chosen is the last of all, if it is."""
-    if int(progress.tokens()[-1]) in progress.request.stop_ids:
+def finish_reason(progress: Progress, token: int) -> FinishReason | None:
+    """Why `token`, the last chosen, is the last of all, if it is."""
+    if token in progress.request.stop_ids:
         return FinishReason.STOP
     return FinishReason.LENGTH if progress.length == progress.limit else None

@@ -143,11 +143,13 @@ class Roster:
         assert self.in_flight is step, (self.in_flight, step)
         self.in_flight = None
 
-    def drop_those_that_left(self) -> None:
-        """The pages of requests that ended in flight."""
+    def drop_those_that_left(self) -> int:
+        """The pages of requests that ended in flight. Returns how many there were."""
+        leaving = len(self._leaving)
         for holding in self._leaving:
             self._cache.drop(holding)
         self._leaving.clear()
+        return leaving
 
     def _is_in_flight(self, running: Running) -> bool:
         step = self.in_flight

@@ -197,11 +197,11 @@ class Scheduler:
         """What was computed is computed: advance, publish, slide or end. Tokens and ends, in span order."""
         self._roster.land(step)
         self._cache.copies_done()
-        self._roster.drop_those_that_left()
+        all_there = not self._roster.drop_those_that_left()
         events: list[Event] = []
         for number, scheduled in enumerate(step.scheduled):
-            if self._roster.goes_on(scheduled.running):
-                events += self._results.apply(scheduled, step.work.spans[number], of_span(result, number))
+            if all_there or self._roster.goes_on(scheduled.running):
+                self._results.apply(scheduled, step.work.spans[number], of_span(result, number), events)
         if self._limits.target_seconds is not None:
             self._costs.observe(counts_of(step.work), result.seconds)
         return tuple(events)
@@ -265,6 +265,8 @@ class Scheduler:
     def _scheduled(self, running: Running, span: Span) -> Scheduled:
         """With its siblings, if it is about to choose its first token."""
         scheduled = Scheduled(running, span)
+        if not len(self._roster.siblings):
+            return scheduled
         siblings = self._roster.siblings.of(running.progress.id)
         return Scheduled(running, span, siblings) if siblings and scheduled.samples else scheduled
 
@@ -326,16 +328,18 @@ class Scheduler:
 
 
 def _work(scheduled: Scheduled) -> SpanWork:
-    progress, holding, span = scheduled.running.progress, scheduled.running.holding, scheduled.span
+    running, span, siblings = scheduled
+    progress, holding = running.progress, running.holding
+    request = progress.request
     return SpanWork(
-        request=progress.id,
-        row=holding.row,
-        start=span.start,
-        tokens=progress.slice(span),
-        sampling=progress.request.sampling if scheduled.samples else None,
+        request.id,
+        holding.row,
+        span.start,
+        progress.slice(span),
+        request.sampling if scheduled.samples else None,
         clip=holding.clip,
         store_from=holding.full_until,
-        siblings=tuple(sibling.request.sampling for sibling in scheduled.siblings),
+        siblings=tuple([sibling.request.sampling for sibling in siblings]) if siblings else (),
         scoring=progress.scoring(span),
-        top=progress.request.logprobs.top,
+        top=request.logprobs.top,
     )

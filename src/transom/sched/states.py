@@ -10,6 +10,7 @@ Further outputs of a prompt are not born before it is computed: see `siblings`.
 from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import lru_cache
+from typing import NamedTuple
 
 import numpy as np
 
@@ -101,6 +102,8 @@ class Progress:
 
     def scoring(self, span: Span) -> Scoring | None:
         """What is to be said of prompt tokens from the logits of `span`."""
+        if self.scored >= len(self.request.prompt):
+            return None
         start, end = max(span.start, self.scored - 1), min(span.end, len(self.request.prompt) - 1)
         return Scoring(start, self._buffer[start + 1 : end + 1]) if start < end else None
 
@@ -149,9 +152,8 @@ class Running:
     holding: Holding
 
 
-@dataclass(frozen=True, slots=True)
-class Scheduled:
-    """Has pages for `span` and is part of the step being computed.
+class Scheduled(NamedTuple):
+    """Has pages for `span` and is part of the step being computed, which checks that.
 
     `siblings` are to be born of it: their first tokens are chosen from the same logits.
     """
@@ -166,11 +168,6 @@ class Scheduled:
         progress = self.running.progress
         return self.span.end == progress.length and progress.wants_token
 
-    def __post_init__(self) -> None:
-        holding = self.running.holding
-        assert self.span.start == holding.computed, (self.span, holding.computed)
-        assert self.span.end <= holding.allocated, (self.span, holding.allocated)
-
 
 @dataclass(frozen=True, slots=True)
 class Step:
@@ -181,6 +178,9 @@ class Step:
 
     def __post_init__(self) -> None:
         assert len(self.scheduled) == len(self.work.spans), (len(self.scheduled), len(self.work.spans))
+        for running, span, _ in self.scheduled:
+            holding = running.holding
+            assert span.start == holding.computed and span.end <= holding.allocated, (span, holding)
 
 
 class IdleReason(StrEnum):
