@@ -24,6 +24,7 @@ class Node:
     links    places in the reclaim orders
     prices   what giving would cost, by component, as far as it was asked for since the node changed
     start    pages before it
+    parted   whether requests have parted at its end, who may come again when what they left has gone
     pinned   until which step a user has pinned it
     """
 
@@ -34,6 +35,7 @@ class Node:
         "order",
         "pages",
         "parent",
+        "parted",
         "pinned",
         "prices",
         "resident",
@@ -44,6 +46,7 @@ class Node:
         self.parent = parent
         self.start: int = 0 if parent is None else parent.start + parent.size
         self.pinned = 0
+        self.parted = False
         self.key = key
         self.pages = pages
         self.resident = residency(pages)

@@ -166,6 +166,8 @@ class PrefixTree:
 
     def grow(self, end: Node, key: bytes, pages: tuple[Pages, ...]) -> Node:
         """Hangs a run after `end`, which shares none of it."""
+        if end.children and not end.parted:
+            self._journal.assign(end, "parted", True)
         node = Node(end, key, pages, len(self.groups))
         self._journal.log(self._unlink, node)
         self._link(node)
@@ -175,9 +177,9 @@ class PrefixTree:
         return node
 
     def lengthen(self, end: Node, key: bytes, pages: tuple[Pages, ...]) -> Node:
-        """The same, in place where `end` is a leaf, whose end is then no boundary."""
+        """The same, in place where `end` is a leaf where nobody parted: its end is then no boundary."""
         assert key and len(key) == len(pages[0]) * self.page_bytes, (len(key), pages)
-        if end.parent is not None and not end.children:
+        if end.parent is not None and not end.children and not end.parted:
             longer = tuple(np.concatenate(pair) for pair in zip(end.pages, pages, strict=True))
             size = end.size
             self._set(end, end.key + key, longer)
@@ -192,7 +194,7 @@ class PrefixTree:
         upper = Node(
             parent, node.key[: at * self.page_bytes], tuple(p[:at] for p in node.pages), len(self.groups)
         )
-        upper.pinned = node.pinned
+        upper.pinned, upper.parted = node.pinned, True
         for order, link, lower in zip(self.orders, upper.links, node.links, strict=True):
             order.split(link, lower)
         self._journal.assign(node, "start", node.start + at)
