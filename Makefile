@@ -8,7 +8,7 @@ PYTEST_ARGS ?= -n 2 --dist loadfile
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 SOURCES := pyproject.toml CMakeLists.txt $(wildcard native/*)
 
-.PHONY: serve test lint test-slow parity mutants bench clean help
+.PHONY: serve test lint test-slow parity mutants bench pictures clean help
 
 help:  ## this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/make \1\t\2/p' Makefile
@@ -36,6 +36,9 @@ mutants: $(VENV)/test.stamp  ## wrong edits to kv/, and which tests notice; into
 
 bench: $(VENV)/test.stamp  ## kernels, in a table
 	$(BIN)/python bench/micro.py
+
+pictures: $(VENV)/serve.stamp  ## those of docs/ that stories draw
+	$(BIN)/transom story locked-full --frame 7 --svg docs/story-locked-full.svg
 
 clean:
 	rm -rf $(VENV) build

@@ -93,20 +93,28 @@ int64_t hidden_of(const Array<float>& gate_up) {
     return gate_up.dim(1) / 2;
 }
 
-void gated(handle gate_up, handle result) {
+Gate checked_gate(int gate) {
+    if (gate != 0 && gate != 1) complain("gate", "must be 0 or 1, is " + std::to_string(gate));
+    return static_cast<Gate>(gate);
+}
+
+void gated(handle gate_up, int gate, handle result) {
+    const Gate applied = checked_gate(gate);
     const Array<float> rows(gate_up, "gate_up", 2), to(result, "result", 2, true);
     to.expect(0, rows.dim(0));
     to.expect(1, hidden_of(rows));
     Free free;
-    over_rows(kernels().gated, Gated{rows.at(), rows.dim(1) / 2, to.at(), {}}, rows.dim(0), 2 * rows.dim(1));
+    over_rows(kernels().gated, Gated{rows.at(), rows.dim(1) / 2, applied, to.at(), {}}, rows.dim(0),
+              2 * rows.dim(1));
 }
 
-void gated_prepare(handle gate_up, int limit, handle records) {
+void gated_prepare(handle gate_up, int gate, int limit, handle records) {
+    const Gate applied = checked_gate(gate);
     const Array<float> rows(gate_up, "gate_up", 2);
     const RecordsArgument to(records, "records", limit, true);
     to.expect(rows.dim(0), hidden_of(rows));
     Free free;
-    over_rows(kernels().gated, Gated{rows.at(), rows.dim(1) / 2, nullptr, to.quantize()}, rows.dim(0),
+    over_rows(kernels().gated, Gated{rows.at(), rows.dim(1) / 2, applied, nullptr, to.quantize()}, rows.dim(0),
               2 * rows.dim(1));
 }
 

@@ -13,9 +13,13 @@ __m512 gelu_tanh(__m512 x) {
     return _mm512_div_ps(x, _mm512_add_ps(_mm512_set1_ps(1.0f), e));
 }
 
-}  // namespace
+__m512 silu(__m512 x) {
+    const __m512 e = exp(_mm512_sub_ps(_mm512_set1_ps(-0.0f), x));
+    return _mm512_div_ps(x, _mm512_add_ps(_mm512_set1_ps(1.0f), e));
+}
 
-void gated(const Gated& a, int64_t begin, int64_t end) {
+template <__m512 (*act)(__m512)>
+void gated_rows(const Gated& a, int64_t begin, int64_t end) {
     float* row = scratch<float>(Scratch::row, a.hidden);
     for (int64_t m = begin; m < end; ++m) {
         const float* gate = a.gate_up + m * 2 * a.hidden;
@@ -24,10 +28,17 @@ void gated(const Gated& a, int64_t begin, int64_t end) {
             const __mmask16 mask = first(a.hidden - i);
             const __m512 g = _mm512_maskz_loadu_ps(mask, gate + i);
             const __m512 up = _mm512_maskz_loadu_ps(mask, gate + a.hidden + i);
-            _mm512_mask_storeu_ps(out + i, mask, _mm512_mul_ps(gelu_tanh(g), up));
+            _mm512_mask_storeu_ps(out + i, mask, _mm512_mul_ps(act(g), up));
         }
         if (!a.out) quantize_row(out, a.hidden, a.quantize, m);
     }
+}
+
+}  // namespace
+
+void gated(const Gated& a, int64_t begin, int64_t end) {
+    if (a.gate == Gate::silu) return gated_rows<silu>(a, begin, end);
+    gated_rows<gelu_tanh>(a, begin, end);
 }
 
 }  // namespace transom::avx512

@@ -82,9 +82,12 @@ struct Prepare {
     Quantize quantize;
 };
 
+enum class Gate { gelu_tanh = 0, silu = 1 };
+
 struct Gated {
     const float* gate_up;
     int64_t hidden;
+    Gate gate;
     float* out;  // null: records
     Quantize quantize;
 };

@@ -75,17 +75,38 @@ void decode_q8_0(const uint8_t* from, Block& block) {
     std::memcpy(block.codes, from + 2, 32);
 }
 
-void decode_q5_0(const uint8_t* from, Block& block) {
-    block.scales[0] = float_of_half(read_u16(from));
-    const uint32_t fifth = read_u32(from + 2);
-    const uint8_t* nibbles = from + 6;
+// 32 codes, `zero` being the one of value 0; bit k of `fifth` is the fifth bit of code k.
+void read_codes(const uint8_t* nibbles, uint32_t fifth, int zero, int8_t* codes) {
     for (int i = 0; i < 16; ++i) {
-        block.codes[i] = static_cast<int8_t>(((nibbles[i] & 15) | (((fifth >> i) & 1) << 4)) - 16);
-        block.codes[i + 16] = static_cast<int8_t>(((nibbles[i] >> 4) | (((fifth >> (i + 16)) & 1) << 4)) - 16);
+        codes[i] = static_cast<int8_t>(((nibbles[i] & 15) | (((fifth >> i) & 1) << 4)) - zero);
+        codes[i + 16] = static_cast<int8_t>(((nibbles[i] >> 4) | (((fifth >> (i + 16)) & 1) << 4)) - zero);
     }
 }
 
-void decode_q4_k(const uint8_t* from, Block& block) {
+void decode_q4_0(const uint8_t* from, Block& block) {
+    block.scales[0] = float_of_half(read_u16(from));
+    read_codes(from + 2, 0, 8, block.codes);
+}
+
+void decode_q4_1(const uint8_t* from, Block& block) {
+    block.scales[0] = float_of_half(read_u16(from));
+    block.minima[0] = float_of_half(read_u16(from + 2));
+    read_codes(from + 4, 0, 0, block.codes);
+}
+
+void decode_q5_0(const uint8_t* from, Block& block) {
+    block.scales[0] = float_of_half(read_u16(from));
+    read_codes(from + 6, read_u32(from + 2), 16, block.codes);
+}
+
+void decode_q5_1(const uint8_t* from, Block& block) {
+    block.scales[0] = float_of_half(read_u16(from));
+    block.minima[0] = float_of_half(read_u16(from + 2));
+    read_codes(from + 8, read_u32(from + 4), 0, block.codes);
+}
+
+// The beginning of a block of Q4_K or Q5_K, 16 bytes.
+void read_eight_groups(const uint8_t* from, Block& block) {
     const float scale = float_of_half(read_u16(from));
     const float minimum = float_of_half(read_u16(from + 2));
     const uint8_t* packed = from + 4;  // eight pairs of 6 bits in 12 bytes
@@ -99,12 +120,28 @@ void decode_q4_k(const uint8_t* from, Block& block) {
         block.scales[g] = scale * static_cast<float>(s);
         block.minima[g] = -(minimum * static_cast<float>(m));
     }
+}
+
+void decode_q4_k(const uint8_t* from, Block& block) {
+    read_eight_groups(from, block);
     const uint8_t* nibbles = from + 16;
     for (int pair = 0; pair < 4; ++pair) {
         for (int i = 0; i < 32; ++i) {
             const uint8_t both = nibbles[32 * pair + i];
             block.codes[64 * pair + i] = static_cast<int8_t>(both & 15);
             block.codes[64 * pair + 32 + i] = static_cast<int8_t>(both >> 4);
+        }
+    }
+}
+
+void decode_q5_k(const uint8_t* from, Block& block) {
+    read_eight_groups(from, block);
+    const uint8_t* fifth = from + 16;  // bit g of byte i: of element i of group g
+    const uint8_t* nibbles = from + 48;
+    for (int g = 0; g < 8; ++g) {
+        for (int i = 0; i < 32; ++i) {
+            const int four = (nibbles[32 * (g / 2) + i] >> (4 * (g % 2))) & 15;
+            block.codes[32 * g + i] = static_cast<int8_t>(four | (((fifth[i] >> g) & 1) << 4));
         }
     }
 }
@@ -135,9 +172,13 @@ struct Format {
 };
 
 constexpr Format kFormats[] = {
+    {2, 32, 18, 32, false, decode_q4_0},
+    {3, 32, 20, 32, true, decode_q4_1},
     {6, 32, 22, 32, false, decode_q5_0},
+    {7, 32, 24, 32, true, decode_q5_1},
     {8, 32, 34, 32, false, decode_q8_0},
     {12, 256, 144, 32, true, decode_q4_k},
+    {13, 256, 176, 32, true, decode_q5_k},
     {14, 256, 210, 16, false, decode_q6_k},
 };
 

@@ -13,8 +13,8 @@ LAYERS = (
     ("cli",),
     ("commands",),
     ("server",),
-    ("llm",),
-    ("sim",),
+    ("llm", "doctor"),
+    ("sim", "story"),
     ("engine",),
     ("models",),
     ("weights",),
@@ -41,7 +41,6 @@ IMPURE = {
     "subprocess",
     "os",
     "secrets",
-    "zmq",
     "multiprocessing",
 }
 

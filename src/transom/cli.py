@@ -7,14 +7,24 @@ import sys
 from collections.abc import Callable, Sequence
 
 from transom import __version__
-from transom.commands import fuzz_kv, generate, serve
+from transom.commands import (
+    bench,
+    doctor,
+    export_tokenizer,
+    fuzz_kv,
+    generate,
+    models,
+    serve,
+    simulate,
+    story,
+)
 from transom.commands.model import GEMMA_HELP
 from transom.commands.parser import USAGE_ERROR, Parser
 from transom.errors import TransomError
 
 INTERRUPTED = 130
 
-COMMANDS = (serve, generate, fuzz_kv)
+COMMANDS = (serve, generate, models, doctor, export_tokenizer, simulate, bench, fuzz_kv, story)
 """In the order in which help lists them. Importing one costs nothing; running it may."""
 
 

@@ -1,11 +1,19 @@
-"""Messages between the server process and the engine process: msgspec structs over ZeroMQ.
+"""Messages between the server process and the engine process: msgspec structs, as msgpack.
 
-Server to engine: `ToEngine`. Engine to server: `FromEngine`. Request ids are the server's own numbers.
+Server to engine: `ToEngine`, a Launch first. Engine to server: `FromEngine`. Request ids are the server's own
+numbers. `engine/channel.py` carries them; its end, in either direction, says stop.
 """
 
 import msgspec
 
+from transom.config import EngineConfig
 from transom.values import FinishReason, Sampling, Usage
+
+
+class Launch(msgspec.Struct, tag=True, frozen=True, array_like=True):
+    """The first message: what kind of engine to be."""
+
+    config: EngineConfig
 
 
 class Submit(msgspec.Struct, tag=True, frozen=True, array_like=True):
@@ -32,11 +40,8 @@ class Flush(msgspec.Struct, tag=True, frozen=True, array_like=True):
     id: int
 
 
-class Shutdown(msgspec.Struct, tag=True, frozen=True, array_like=True):
-    """Stop now; what runs is aborted."""
-
-
-ToEngine = Submit | Abort | Flush | Shutdown
+Command = Submit | Abort | Flush
+ToEngine = Launch | Command
 
 
 class ComponentInfo(msgspec.Struct, frozen=True):

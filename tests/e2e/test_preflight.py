@@ -8,7 +8,7 @@ import pytest
 from tests.tools import SCRIPT, SHELL, preflight
 
 from transom.commands.model import GEMMA_HELP
-from transom.weights.builtin import GEMMA_NOTICE
+from transom.weights.catalogue import GEMMA_NOTICE
 
 PROGRAMS = ("git", "make", "g++", "awk", "df")
 INSTALL = "  sudo apt-get install -y "

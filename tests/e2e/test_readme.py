@@ -14,7 +14,7 @@ from tests.over_http import complete, is_alive, until
 from tests.serving import descendants, started
 from tests.tools import preflight
 
-from transom.weights.builtin import GEMMA_NOTICE
+from transom.weights.catalogue import GEMMA_NOTICE
 
 ROOT = Path(__file__).parents[2]
 README = ROOT / "README.md"

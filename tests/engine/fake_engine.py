@@ -6,7 +6,8 @@ Byte tokens; 256 begins, 257 ends. What a prompt contains decides what happens t
     FAIL     one token, then the request ends with an error
     CRASH    three tokens, then the loop raises
     EXIT     three tokens, then the process is gone without a word
-A model named `broken` does not load, one named `slow` never does; any other answers.
+A model named `broken` does not load, one named `slow` never does; any other answers, `chatty` after writing
+to standard input and output.
 """
 
 import os
@@ -149,6 +150,9 @@ def load(config: EngineConfig) -> tuple[wire.Ready, process.Steps]:
         raise ZeroDivisionError("the loader has a bug")
     if config.model == "slow":
         threading.Event().wait()
+    if config.model == "chatty":
+        os.write(sys.stdin.fileno(), b"to standard input")
+        print("on standard output", flush=True)
     return ready(), FakeSteps()
 
 

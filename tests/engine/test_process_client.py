@@ -1,15 +1,22 @@
 """The engine process and its client, over the real socket, with a model that repeats its prompt."""
 
 import asyncio
+import fcntl
 import os
 import signal
+import socket
+import subprocess
 import sys
+import termios
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 
 import numpy as np
 import pytest
+from tests import over_http
+from tests.over_http import is_alive
+from tests.serving import descendants
 
 from transom import wire
 from transom.config import EngineConfig
@@ -20,6 +27,9 @@ from transom.wire import EndOut, TokenOut
 
 COMMAND = (sys.executable, str(Path(__file__).with_name("fake_engine.py")))
 DEADLINE_SECONDS = 30
+LARGE_TOKENS = 50_000
+TOKEN_BYTES_MIN = 12
+"""Of a TokenOut on its way: a float and what is around it."""
 
 
 def run(test: Callable[[], Awaitable[None]]) -> None:
@@ -62,12 +72,15 @@ async def until(condition: Callable[[], bool]) -> None:
         await asyncio.sleep(0.001)
 
 
-def is_alive(pid: int) -> bool:
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    return True
+def unread_bytes(client: EngineClient) -> int:
+    """What the engine has sent and the client has not looked at."""
+    count = bytearray(4)
+    fcntl.ioctl(client._channel.fileno(), termios.FIONREAD, count)
+    return int.from_bytes(count, sys.byteorder)
+
+
+def is_asleep(pid: int) -> bool:
+    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "S"
 
 
 def test_tokens_and_one_end_arrive_in_order_for_each_of_many_requests() -> None:
@@ -239,33 +252,54 @@ def test_an_engine_that_cannot_load_gives_one_line_and_leaves_nothing(model: str
     run(body)
 
 
-def test_a_start_that_is_cancelled_leaves_no_process_and_no_directory(tmp_path: Path) -> None:
+def test_a_start_that_is_cancelled_leaves_no_process() -> None:
     async def body() -> None:
         starting = asyncio.ensure_future(EngineClient.start(EngineConfig(model="slow"), COMMAND))
-        await until(lambda: any(tmp_path.iterdir()))
+        await until(lambda: bool(descendants(os.getpid())))
+        (pid,) = descendants(os.getpid())
         starting.cancel()
         with pytest.raises(asyncio.CancelledError):
             await starting
-        assert not any(tmp_path.iterdir())
+        assert not is_alive(pid)
 
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("tempfile.tempdir", str(tmp_path))
-        run(body)
+    run(body)
 
 
-def test_the_sockets_directory_is_private_and_goes_with_the_engine(tmp_path: Path) -> None:
+def test_stopping_leaves_no_process() -> None:
     async def body() -> None:
         async with engine() as client:
-            (directory,) = tmp_path.iterdir()
-            assert directory.stat().st_mode & 0o777 == 0o700
             pid = client.ready.pid
             assert is_alive(pid)
         assert not is_alive(pid)
-        assert not any(tmp_path.iterdir())
 
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("tempfile.tempdir", str(tmp_path))
-        run(body)
+    run(body)
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ("""os.write(0, b"\\x10\\0\\0\\0half a")""", "ended unexpectedly"),
+        ("""os.write(0, b"\\xff" * 9); os.read(0, 1 << 20); os.read(0, 1)""", "is not a message"),
+        ("""os.write(0, b"\\1\\0\\0\\0\\xc1"); os.read(0, 1 << 20); os.read(0, 1)""", "is not a message"),
+    ],
+    ids=["half a frame", "an absurd length", "no message"],
+)
+def test_an_engine_that_talks_nonsense_is_ended(words: str, message: str) -> None:
+    async def body() -> None:
+        with pytest.raises(TransomError, match=message):
+            await EngineClient.start(EngineConfig(), (sys.executable, "-c", f"import os; {words}"))
+        assert not descendants(os.getpid())
+
+    run(body)
+
+
+def test_what_an_engine_prints_is_no_message(capfd: pytest.CaptureFixture[str]) -> None:
+    async def body() -> None:
+        async with engine("chatty") as client:
+            await client.flush()
+
+    run(body)
+    assert capfd.readouterr().out == "on standard output\n"
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
@@ -282,12 +316,58 @@ def test_sigterm_ends_the_engine_and_sigint_does_not(number: signal.Signals) -> 
     run(body)
 
 
-def test_the_engine_ends_when_its_parent_is_gone() -> None:
+@pytest.mark.parametrize("last", [b"", b"\x10\0\0\0half a"], ids=["between frames", "in a frame"])
+def test_the_engine_ends_when_its_parent_is_gone(last: bytes) -> None:
     async def body() -> None:
         async with engine() as client:
             # What the kernel does for a parent that was killed.
-            client._pipe.shutdown(2)
+            client._channel._socket.sendall(last)
+            client._channel._socket.shutdown(socket.SHUT_RDWR)
             assert await asyncio.to_thread(client._child.wait) == 0
+
+    run(body)
+
+
+def test_an_engine_that_was_never_told_what_to_be_ends() -> None:
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        child = subprocess.Popen(COMMAND, stdin=theirs.fileno())
+        ours.close()
+        assert child.wait(DEADLINE_SECONDS) == 0
+
+
+def test_an_engine_that_does_not_read_holds_up_nobody_and_gets_all_in_order() -> None:
+    """More prompts than its socket takes: what is left waits here, and the loop goes on."""
+
+    async def body() -> None:
+        async with engine() as client:
+            texts = [f"{i}:" + "x" * LARGE_TOKENS for i in range(20)]
+            os.kill(client.ready.pid, signal.SIGSTOP)
+            with client.replies() as replies:
+                numbers = [replies.submit(prompt(text, 3)) for text in texts]
+                assert client._channel.unsent
+                os.kill(client.ready.pid, signal.SIGCONT)
+                tokens, _ = await collect(replies, len(texts))
+                assert not client._channel.unsent
+            # A dict keeps the order in which first tokens came.
+            assert list(tokens) == numbers
+            assert [bytes(tokens[number]).decode() for number in numbers] == [text[:3] for text in texts]
+
+    run(body)
+
+
+def test_a_server_that_does_not_read_gets_all_in_order_later() -> None:
+    async def body() -> None:
+        async with engine() as client:
+            with client.replies() as replies:
+                numbers = [replies.submit(prompt("abc", 2000)) for _ in range(30)]
+                # No await: nothing is read here until the engine has nothing left to compute.
+                over_http.until(lambda: unread_bytes(client) > 10_000 and is_asleep(client.ready.pid))
+                assert unread_bytes(client) < 2000 * 30 * TOKEN_BYTES_MIN
+                tokens, ends = await collect(replies, len(numbers))
+            assert all(ends[number].reason is FinishReason.LENGTH for number in numbers)
+            echoed = (b"abc" * 2000)[:2000]
+            assert all(bytes(tokens[number]) == echoed for number in numbers)
 
     run(body)
 

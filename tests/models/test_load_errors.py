@@ -24,10 +24,10 @@ def rewritten(source: Path, target: Path, change: Change) -> Path:
     change(values, tensors)
     writer = gguf.GGUFWriter(target, str(values.pop("general.architecture")))
     for key, value in values.items():
-        if kinds[key] == gguf.GGUFValueType.ARRAY:
-            writer.add_array(key, value)  # type: ignore[arg-type]
+        if isinstance(value, list):
+            writer.add_array(key, value)
         else:
-            writer.add_key_value(key, value, kinds[key])
+            writer.add_key_value(key, value, kinds.get(key, gguf.GGUFValueType.UINT32))
     for name, tensor in tensors.items():
         writer.add_tensor(name, np.ascontiguousarray(tensor, dtype=np.float32))
     writer.write_header_to_file()

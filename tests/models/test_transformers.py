@@ -107,3 +107,21 @@ def state(model: Model) -> dict[str, Any]:
 def plain(matrix: Matrix) -> F32:
     assert isinstance(matrix, PackedMatrix)
     return dequantize(matrix)
+
+
+# ---------------------------------------------------------------- Llama
+
+
+@pytest.mark.model
+def test_smollm2_agrees_with_transformers_reading_the_same_file() -> None:
+    smollm2 = resolve_model("smollm2-135m-instruct")
+    tokens = np.random.default_rng(3).integers(17, 49_000, 300).tolist()
+    ours = cold_logits(Float32Ops(), load_model(read_gguf(smollm2)), tokens, 237, KVType.FLOAT32)
+    built = transformers.AutoModelForCausalLM.from_pretrained(
+        smollm2.parent, gguf_file=smollm2.name, dtype=torch.float32, attn_implementation="eager"
+    )
+    with torch.no_grad():
+        logits = built(torch.tensor([tokens]), logits_to_keep=64).logits[0].numpy()
+    difference = float(np.abs(ours - logits).max() / np.abs(logits).max())
+    print(f"max |d| / max |logit| = {difference:.2e}")
+    assert difference <= 1e-4

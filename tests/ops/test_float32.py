@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 
 from transom.ops.float32 import Float32Ops
 from transom.ops.pack import pack, pack_float
-from transom.ops.protocol import AttentionShape, ChoiceRows, Matrix, Ops, PagedKV, Precision, SpanRows
+from transom.ops.protocol import AttentionShape, ChoiceRows, Gate, Matrix, Ops, PagedKV, Precision, SpanRows
 from transom.ops.reference import ReferenceOps
 from transom.ops.store import KVStore, KVType, PageShape
 
@@ -37,7 +37,7 @@ def test_matmul_gating_norm_and_embedding_agree_with_the_oracle(matrix: Matrix) 
         return [
             ops.matmul(ops.prepare(x, matrix), matrix),
             ops.matmul(ops.norm_prepare(x, weight, 1e-6, matrix), matrix),
-            ops.matmul(ops.gated_prepare(gate_up, matrix), matrix),
+            ops.matmul(ops.gated_prepare(gate_up, Gate.GELU_TANH, matrix), matrix),
             ops.embed(matrix, tokens, 2.5),
             ops.norm(x, weight, 1e-6),
             added,

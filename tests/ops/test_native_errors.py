@@ -12,6 +12,7 @@ from transom.ops.pack import pack, pack_float
 from transom.ops.protocol import (
     AttentionShape,
     ChoiceRows,
+    Gate,
     PackedMatrix,
     PagedKV,
     Precision,
@@ -89,7 +90,7 @@ BAD: dict[str, tuple[str, Callable[[], object]]] = {
     "rows of another precision": ("x", lambda: OPS.matmul(prepared(Precision.INT16), packed())),
     "rows not prepared": ("x", lambda: OPS.matmul(zeros(2, 64), packed())),
     "float rows too narrow": ("x", lambda: OPS.matmul(zeros(2, 63), pack_float(zeros(20, 64)))),
-    "odd gates": ("gate_up", lambda: OPS.gated_prepare(zeros(1, 65), packed())),
+    "odd gates": ("gate_up", lambda: OPS.gated_prepare(zeros(1, 65), Gate.GELU_TANH, packed())),
     "page above the pool": ("kv.rows", lambda: attention(kv(rows=ints(1, 4).reshape(1, 2)), spans())),
     "null page": ("kv.rows", lambda: attention(kv(rows=ints(1, 0).reshape(1, 2)), spans())),
     "page negative": ("kv.rows", lambda: rope(kv(rows=ints(1, -1).reshape(1, 2)), spans())),

@@ -6,7 +6,7 @@ from numpy.typing import NDArray
 
 from transom.ops.native import NativeOps, textbook
 from transom.ops.pack import pack, pack_float
-from transom.ops.protocol import Activations, FloatMatrix, PackedMatrix, Precision
+from transom.ops.protocol import Activations, FloatMatrix, Gate, PackedMatrix, Precision
 from transom.ops.reference import ReferenceOps
 
 F32 = NDArray[np.float32]
@@ -122,7 +122,10 @@ def test_norm_and_gate_prepare_what_the_reference_prepares(native: NativeOps, pr
         x, gate_up = random(count, count, 96), random(count, count, 192) * 4
         pairs = (
             (native.norm_prepare(x, norm, 1e-6, weights), REFERENCE.norm_prepare(x, norm, 1e-6, weights)),
-            (native.gated_prepare(gate_up, weights), REFERENCE.gated_prepare(gate_up, weights)),
+            (
+                native.gated_prepare(gate_up, Gate.GELU_TANH, weights),
+                REFERENCE.gated_prepare(gate_up, Gate.GELU_TANH, weights),
+            ),
         )
         for got, expected in pairs:
             assert_same(textbook(activations(got)).codes, activations(expected).codes)

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from transom.ops.native import NativeOps
 from transom.ops.pack import pack_float
-from transom.ops.protocol import AttentionShape, PagedKV, SpanRows
+from transom.ops.protocol import AttentionShape, Gate, PagedKV, SpanRows
 from transom.ops.reference import ReferenceOps
 
 F32 = NDArray[np.float32]
@@ -43,14 +43,17 @@ def test_norms_have_the_bits_of_the_reference(native: NativeOps, dim: int) -> No
         np.testing.assert_array_equal(bits(added), bits(expected))
 
 
-def test_gating_has_the_bits_of_the_reference_from_end_to_end_of_the_range(native: NativeOps) -> None:
+@pytest.mark.parametrize("act", Gate)
+def test_gating_has_the_bits_of_the_reference_from_end_to_end_of_the_range(
+    native: NativeOps, act: Gate
+) -> None:
     edges = np.array(
         [0, -0.0, 1e-30, -1e-30, 1e-42, 5, -5, 12, -12, 200, -200, 1e20, -1e20, np.inf, -np.inf, np.nan]
     )
     gate = np.concatenate([edges, np.linspace(-9, 9, 3001)]).astype(np.float32)
     gate_up = np.concatenate([gate, random(1, len(gate))])[np.newaxis].repeat(3, axis=0)
     matrix = pack_float(random(0, 1, len(gate)))
-    got, expected = native.gated_prepare(gate_up, matrix), REFERENCE.gated_prepare(gate_up, matrix)
+    got, expected = (ops.gated_prepare(gate_up, act, matrix) for ops in (native, REFERENCE))
     assert isinstance(got, np.ndarray) and isinstance(expected, np.ndarray)
     np.testing.assert_array_equal(bits(got), bits(expected))
 

@@ -5,7 +5,7 @@ import pytest
 from numpy.typing import NDArray
 
 from transom.ops.pack import pack, pack_float
-from transom.ops.protocol import Activations, AttentionShape, PackedMatrix, PagedKV, Precision, SpanRows
+from transom.ops.protocol import Activations, AttentionShape, Gate, PackedMatrix, PagedKV, Precision, SpanRows
 from transom.ops.reference import ReferenceOps
 from transom.ops.store import KVStore, KVType, PageShape
 
@@ -70,13 +70,22 @@ def test_gated_activation_is_close_to_float64() -> None:
     gate_up = random(11, 6, 192) * np.float32(4)
     gate, up = np.split(gate_up.astype(np.float64), 2, axis=1)
     exact = 0.5 * gate * (1 + np.tanh(np.sqrt(2 / np.pi) * (gate + 0.044715 * gate**3))) * up
-    np.testing.assert_allclose(float_rows(OPS.gated_prepare(gate_up, FLOATS)), exact, rtol=2e-5, atol=1e-6)
+    np.testing.assert_allclose(
+        float_rows(OPS.gated_prepare(gate_up, Gate.GELU_TANH, FLOATS)), exact, rtol=2e-5, atol=1e-6
+    )
+
+
+def test_silu_is_close_to_float64() -> None:
+    gate_up = random(11, 6, 192) * np.float32(4)
+    gate, up = np.split(gate_up.astype(np.float64), 2, axis=1)
+    got = float_rows(OPS.gated_prepare(gate_up, Gate.SILU, FLOATS))
+    np.testing.assert_allclose(got, gate / (1 + np.exp(-gate)) * up, rtol=2e-5, atol=1e-6)
 
 
 def test_gated_activation_of_large_gates_is_identity_or_nothing() -> None:
     gate_up = np.ones((1, 192), dtype=np.float32)
     gate_up[0, :96] = np.repeat([50, -50, 1e30, -1e30], 24)
-    got = float_rows(OPS.gated_prepare(gate_up, FLOATS))[0]
+    got = float_rows(OPS.gated_prepare(gate_up, Gate.GELU_TANH, FLOATS))[0]
     np.testing.assert_array_equal(got[0:24], np.float32(50))
     np.testing.assert_array_equal(got[48:72], np.float32(1e30))
     assert np.abs(got[24:48]).max() < 1e-30 and np.abs(got[72:]).max() < 1e-7
@@ -84,8 +93,8 @@ def test_gated_activation_of_large_gates_is_identity_or_nothing() -> None:
 
 def test_gated_activation_is_quantized_for_a_packed_matrix() -> None:
     gate_up, matrix = random(12, 2, 192), packed_matrix(96)
-    rows = float_rows(OPS.gated_prepare(gate_up, FLOATS))
-    assert same_activations(OPS.gated_prepare(gate_up, matrix), OPS.prepare(rows, matrix))
+    rows = float_rows(OPS.gated_prepare(gate_up, Gate.GELU_TANH, FLOATS))
+    assert same_activations(OPS.gated_prepare(gate_up, Gate.GELU_TANH, matrix), OPS.prepare(rows, matrix))
 
 
 # ---------------------------------------------------------------- rope and storing

@@ -7,12 +7,12 @@ import socket
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from pathlib import Path
 
 import httpx
 import pytest
 from tests.over_http import DEADLINE_SECONDS, is_alive, samples, until
 from tests.server.toy import Running, running_server
+from tests.serving import descendants
 
 
 @contextmanager
@@ -108,9 +108,8 @@ def test_health_tells_an_engine_that_hangs_from_one_that_works() -> None:
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_a_signal_stops_everything_in_order(number: signal.Signals, tmp_path: Path) -> None:
-    with running_server(directory=tmp_path) as server:
-        assert any(tmp_path.iterdir())
+def test_a_signal_stops_everything_in_order(number: signal.Signals) -> None:
+    with running_server() as server:
         with stalled(server.url, stream=True) as connection, httpx.Client(base_url=server.url) as http:
             until(lambda: samples(http)["transom:num_running_reqs"] == 1)
             server.process.send_signal(number)
@@ -120,7 +119,6 @@ def test_a_signal_stops_everything_in_order(number: signal.Signals, tmp_path: Pa
             assert "data: [DONE]" in text
         assert server.process.wait(DEADLINE_SECONDS) == 0
         assert not is_alive(server.engine_pid)
-        assert not any(tmp_path.iterdir())
 
 
 def test_an_idle_server_stops_with_status_0() -> None:
@@ -141,22 +139,21 @@ def test_answers_that_can_finish_do_finish_after_a_signal() -> None:
         assert server.process.wait(DEADLINE_SECONDS) == 0
 
 
-def test_a_stop_while_the_engine_loads_leaves_nothing(tmp_path: Path) -> None:
-    with running_server("slow", tmp_path, announced=False) as server:
-        until(lambda: any(tmp_path.iterdir()))
+def test_a_stop_while_the_engine_loads_leaves_nothing() -> None:
+    with running_server("slow", announced=False) as server:
+        until(lambda: bool(descendants(server.process.pid)))
+        (engine_pid,) = descendants(server.process.pid)
         server.process.send_signal(signal.SIGTERM)
         assert server.process.wait(DEADLINE_SECONDS) == 0
-        assert not any(tmp_path.iterdir())
+        assert not is_alive(engine_pid)
 
 
-def test_a_server_that_is_killed_takes_its_engine_along(tmp_path: Path) -> None:
-    with running_server(directory=tmp_path) as server:
+def test_a_server_that_is_killed_takes_its_engine_along() -> None:
+    with running_server() as server:
         server.process.kill()
         until(lambda: not is_alive(server.engine_pid))
-        until(lambda: not any(tmp_path.iterdir()))
 
 
-def test_an_engine_that_cannot_load_ends_the_server_with_status_1(tmp_path: Path) -> None:
-    with running_server("broken", tmp_path) as server:
+def test_an_engine_that_cannot_load_ends_the_server_with_status_1() -> None:
+    with running_server("broken") as server:
         assert server.process.wait(DEADLINE_SECONDS) == 1
-        assert not any(tmp_path.iterdir())

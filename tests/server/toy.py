@@ -3,7 +3,6 @@
 `python toy.py [--model NAME] [--log-level L]` serves on a free port and prints the URL.
 """
 
-import os
 import signal
 import subprocess
 import sys
@@ -62,14 +61,9 @@ class Running:
 
 
 @contextmanager
-def running_server(
-    model: str = "echo", directory: Path | None = None, *, announced: bool = True
-) -> Iterator[Running]:
+def running_server(model: str = "echo", *, announced: bool = True) -> Iterator[Running]:
     """A toy server, stopped at the end if it still runs; `announced`: wait until it has said where it is."""
-    environment = {**os.environ, **({"TMPDIR": str(directory)} if directory else {})}
-    process = subprocess.Popen(
-        [sys.executable, __file__, model], stdout=subprocess.PIPE, text=True, env=environment
-    )
+    process = subprocess.Popen([sys.executable, __file__, model], stdout=subprocess.PIPE, text=True)
     assert process.stdout is not None
     try:
         url, _, pid = (process.stdout.readline() if announced else "").strip().partition(" ")

@@ -16,8 +16,9 @@ from sentencepiece import sentencepiece_model_pb2 as proto
 from transom.errors import BadRequest, ConfigError
 from transom.text.chat import ChatTemplate
 from transom.text.merges import merges
+from transom.text.spelling import SPACE
 from transom.text.tokenizer import Tokenizer
-from transom.text.vocabulary import SPACE, PieceKind, Vocabulary
+from transom.text.vocabulary import PieceKind, SentencePiece, Vocabulary
 from transom.weights.builtin import resolve_model
 from transom.weights.gguf import read_gguf
 from transom.weights.vocabulary import read_vocabulary
@@ -62,7 +63,6 @@ def vocabulary_of(model: bytes) -> Vocabulary:
             piece.piece.replace(SPACE, " ") if piece.type == PieceKind.USER_DEFINED else piece.piece
             for piece in pieces
         ],
-        scores=np.array([piece.score for piece in pieces], dtype=np.float32),
         kinds=kinds,
         bos=1,
         eos=2,
@@ -70,6 +70,7 @@ def vocabulary_of(model: bytes) -> Vocabulary:
         adds_bos=True,
         stop_ids=frozenset({2}),
         chat_template=None,
+        spelling=SentencePiece(np.array([piece.score for piece in pieces], dtype=np.float32)),
     )
 
 
@@ -83,8 +84,9 @@ def model_of(vocabulary: Vocabulary) -> bytes:
     model.normalizer_spec.add_dummy_prefix = False
     model.normalizer_spec.remove_extra_whitespaces = False
     model.normalizer_spec.escape_whitespaces = True
+    assert isinstance(vocabulary.spelling, SentencePiece)
     for piece, score, kind in zip(
-        vocabulary.pieces, vocabulary.scores.tolist(), vocabulary.kinds.tolist(), strict=True
+        vocabulary.pieces, vocabulary.spelling.scores.tolist(), vocabulary.kinds.tolist(), strict=True
     ):
         if kind == PieceKind.USER_DEFINED:
             piece = piece.replace(" ", SPACE)
@@ -174,7 +176,8 @@ def test_any_ids_decode_alike_in_a_stream_and_as_a_whole(
 def test_the_extension_keeps_one_of_the_merges_of_every_piece() -> None:
     def listed(native: str) -> list[tuple[str, str]]:
         with mock.patch.dict(os.environ, TRANSOM_NATIVE=native):
-            return merges(SMALL)
+            assert isinstance(SMALL.spelling, SentencePiece)
+            return merges(SMALL, SMALL.spelling.scores)
 
     kept, every = listed("1"), listed("0")
     assert set(kept) <= set(every) and len(kept) < len(every)
@@ -369,8 +372,10 @@ def test_the_default_model_s_ids_are_those_its_makers_publish(gemma: Tokenizer) 
 @needs_extension
 def test_the_extension_keeps_merges_of_the_default_model_in_their_order() -> None:
     vocabulary = read_vocabulary(read_gguf(resolve_model(None)))
-    kept = merges(vocabulary)
+    assert isinstance(vocabulary.spelling, SentencePiece)
+    kept = merges(vocabulary, vocabulary.spelling.scores)
     with mock.patch.dict(os.environ, TRANSOM_NATIVE="0"):
-        every = {pair: i for i, pair in enumerate(merges(vocabulary))}
+        scores = vocabulary.spelling.scores
+        every = {pair: i for i, pair in enumerate(merges(vocabulary, scores))}
     places = [every[pair] for pair in kept]
     assert places == sorted(places) and len(kept) > 236_000

@@ -11,17 +11,19 @@ import pytest
 
 from transom.errors import ModelFileError
 from transom.weights import builtin
-from transom.weights.builtin import BuiltinModel, Part, assemble, cache_folder, resolve_model
+from transom.weights.builtin import cache_folder, obtain, resolve_model
+from transom.weights.catalogue import GEMMA_3_270M, BuiltinModel, Installed, Part
 
 CONTENT = [bytes([i]) * 3_000_000 for i in range(3)]
 WHOLE = b"".join(CONTENT)
 MODEL = BuiltinModel(
     name="tiny",
+    about="",
+    licence="",
     file="tiny.gguf",
     size=len(WHOLE),
     sha256=hashlib.sha256(WHOLE).hexdigest(),
-    parts=tuple(Part(f"tiny-part{i}", f"tiny.part{i:02}") for i in range(3)),
-    extra="tiny",
+    source=Installed(tuple(Part(f"tiny-part{i}", f"tiny.part{i:02}") for i in range(3)), "tiny"),
 )
 
 
@@ -59,42 +61,42 @@ def leftovers(folder: Path) -> set[str]:
 
 
 def test_the_parts_make_the_file_and_nothing_else(site: Path, folder: Path) -> None:
-    path = assemble(MODEL, folder, ignore)
+    path = obtain(MODEL, folder, ignore)
     assert path.read_bytes() == WHOLE and leftovers(folder) == {"tiny.gguf"}
 
 
 def test_progress_grows_to_the_whole(site: Path, folder: Path) -> None:
     seen: list[tuple[int, int]] = []
-    assemble(MODEL, folder, lambda done, total: seen.append((done, total)))
+    obtain(MODEL, folder, lambda done, total: seen.append((done, total)))
     assert [done for done, _ in seen] == sorted({done for done, _ in seen})
     assert seen[-1] == (MODEL.size, MODEL.size) and len(seen) >= 9
 
 
 def test_a_second_start_reads_nothing(site: Path, folder: Path) -> None:
-    first = assemble(MODEL, folder, ignore)
+    first = obtain(MODEL, folder, ignore)
     for number in range(3):
         (site / f"tiny_part{number}" / "data" / f"tiny.part{number:02}").unlink()
     first.chmod(0)
-    assert assemble(MODEL, folder, lambda done, total: pytest.fail("copied again")) == first
+    assert obtain(MODEL, folder, lambda done, total: pytest.fail("copied again")) == first
 
 
 def test_a_file_changed_since_is_made_anew(site: Path, folder: Path) -> None:
-    path = assemble(MODEL, folder, ignore)
+    path = obtain(MODEL, folder, ignore)
     with path.open("r+b") as file:
         file.write(b"damage")
-    assert assemble(MODEL, folder, ignore).read_bytes() == WHOLE
+    assert obtain(MODEL, folder, ignore).read_bytes() == WHOLE
 
 
 def test_a_shorter_file_is_made_anew(site: Path, folder: Path) -> None:
-    path = assemble(MODEL, folder, ignore)
+    path = obtain(MODEL, folder, ignore)
     os.truncate(path, 100)
-    assert assemble(MODEL, folder, ignore).read_bytes() == WHOLE
+    assert obtain(MODEL, folder, ignore).read_bytes() == WHOLE
 
 
 def test_a_copy_of_the_file_serves_without_the_packages(folder: Path) -> None:
     folder.mkdir(parents=True)
     (folder / MODEL.file).write_bytes(WHOLE)
-    assert assemble(MODEL, folder, ignore).read_bytes() == WHOLE
+    assert obtain(MODEL, folder, ignore).read_bytes() == WHOLE
     assert builtin._is_verified(folder / MODEL.file, MODEL)
 
 
@@ -102,7 +104,7 @@ def test_what_a_killed_process_left_is_overwritten(site: Path, folder: Path) -> 
     folder.mkdir(parents=True)
     (folder / "tiny.partial").write_bytes(b"x" * 2 * MODEL.size)
     (folder / "tiny.lock").write_bytes(b"")
-    assert assemble(MODEL, folder, ignore).read_bytes() == WHOLE
+    assert obtain(MODEL, folder, ignore).read_bytes() == WHOLE
     assert leftovers(folder) == {"tiny.gguf"}
 
 
@@ -110,7 +112,7 @@ def test_of_many_at_once_one_copies_and_all_find_the_file(site: Path, folder: Pa
     reports: list[int] = []
     with ThreadPoolExecutor(4) as pool:
         paths = list(
-            pool.map(lambda _: assemble(MODEL, folder, lambda done, _: reports.append(done)), range(8))
+            pool.map(lambda _: obtain(MODEL, folder, lambda done, _: reports.append(done)), range(8))
         )
     assert {path.read_bytes() == WHOLE for path in paths} == {True}
     assert reports.count(MODEL.size) == 1
@@ -118,21 +120,21 @@ def test_of_many_at_once_one_copies_and_all_find_the_file(site: Path, folder: Pa
 
 def test_damaged_parts_are_refused_and_leave_nothing(site: Path, folder: Path) -> None:
     install(site, 1, b"\x07" * 3_000_000)
-    with pytest.raises(ModelFileError, match=r"tiny\.gguf: the parts installed are damaged"):
-        assemble(MODEL, folder, ignore)
+    with pytest.raises(ModelFileError, match=r"tiny\.gguf: what it is made of is damaged"):
+        obtain(MODEL, folder, ignore)
     assert leftovers(folder) == set()
 
 
 def test_a_missing_package_is_named_with_the_way_to_install_it(folder: Path) -> None:
     with pytest.raises(ModelFileError, match=r"tiny: package tiny-part0 is missing; .*pip .*transom\[tiny\]"):
-        assemble(MODEL, folder, ignore)
+        obtain(MODEL, folder, ignore)
     assert leftovers(folder) == set()
 
 
 def test_a_package_without_its_file_is_named(site: Path, folder: Path) -> None:
     (site / "tiny_part2" / "data" / "tiny.part02").unlink()
     with pytest.raises(ModelFileError, match=r"tiny: package tiny-part2 lacks tiny\.part02"):
-        assemble(MODEL, folder, ignore)
+        obtain(MODEL, folder, ignore)
 
 
 def test_a_failing_progress_report_leaves_nothing(site: Path, folder: Path) -> None:
@@ -140,7 +142,7 @@ def test_a_failing_progress_report_leaves_nothing(site: Path, folder: Path) -> N
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        assemble(MODEL, folder, interrupt)
+        obtain(MODEL, folder, interrupt)
     assert leftovers(folder) == set()
 
 
@@ -155,14 +157,14 @@ def little_room() -> Iterator[None]:
 
 def test_without_room_the_error_says_so(site: Path, folder: Path, little_room: None) -> None:
     with pytest.raises(ModelFileError, match=r"tiny\.gguf: no room for its 9000000 bytes") as caught:
-        assemble(MODEL, folder, ignore)
+        obtain(MODEL, folder, ignore)
     assert "\n" not in str(caught.value) and leftovers(folder) == set()
 
 
 def test_a_folder_that_cannot_be_made_is_an_error_of_one_line(site: Path, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(ModelFileError, match=r"tiny\.gguf: cannot be written: "):
-        assemble(MODEL, tmp_path / "file" / "cache", ignore)
+        obtain(MODEL, tmp_path / "file" / "cache", ignore)
 
 
 def test_the_cache_folder_follows_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -194,4 +196,4 @@ def test_the_default_is_the_built_in_gemma(tmp_path: Path, monkeypatch: pytest.M
 @pytest.mark.model
 def test_the_default_model_is_the_file_its_digest_names() -> None:
     with resolve_model(None).open("rb") as file:
-        assert hashlib.file_digest(file, "sha256").hexdigest() == builtin.GEMMA_3_270M.sha256
+        assert hashlib.file_digest(file, "sha256").hexdigest() == GEMMA_3_270M.sha256

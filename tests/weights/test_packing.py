@@ -20,7 +20,16 @@ from transom.weights.gguf import BLOCKS, GgufTensor, TensorType, read_gguf
 from transom.weights.packing import pack, vector
 
 FLOATS = [kind for kind in TensorType if kind not in FORMATS]
-HALVES = {TensorType.Q8_0: [0], TensorType.Q5_0: [0], TensorType.Q4_K: [0, 2], TensorType.Q6_K: [208]}
+HALVES = {
+    TensorType.Q4_0: [0],
+    TensorType.Q4_1: [0, 2],
+    TensorType.Q5_0: [0],
+    TensorType.Q5_1: [0, 2],
+    TensorType.Q8_0: [0],
+    TensorType.Q4_K: [0, 2],
+    TensorType.Q5_K: [0, 2],
+    TensorType.Q6_K: [208],
+}
 """Where a block keeps float16 numbers: random bytes there would make infinities."""
 
 

@@ -24,6 +24,20 @@ GOOD: dict[str, Any] = {
 }
 
 
+BYTE_LEVEL: dict[str, Any] = {
+    "model": "gpt2",
+    "pre": "smollm",
+    "tokens": ["<|end|>", "a", "b", "Ġ", "Ġa", "Ġab"],
+    "token_type": [3, 1, 1, 1, 1, 1],
+    "scores": None,
+    "merges": ["Ġ a", "Ġa b"],
+    "bos_token_id": 0,
+    "eos_token_id": 0,
+    "unknown_token_id": None,
+    "add_space_prefix": None,
+}
+
+
 def write(folder: Path, changes: dict[str, Any], *, architecture: str = "gemma3", template: str = "") -> Path:
     path = folder / "model.gguf"
     writer = gguf.GGUFWriter(path, architecture)
@@ -83,7 +97,7 @@ def test_a_chat_template_in_the_file_is_found(tmp_path: Path) -> None:
 
 
 BAD: dict[str, tuple[dict[str, Any], str]] = {
-    "another kind": ({"model": "gpt2"}, "model': 'gpt2' is not supported"),
+    "another kind": ({"model": "bert"}, "model': 'bert' is not supported"),
     "space prefix": ({"add_space_prefix": True}, "add_space_prefix': .* not supported"),
     "space prefix by default": ({"add_space_prefix": None}, "add_space_prefix': .* not supported"),
     "no tokens": ({"tokens": None}, "tokens': is missing"),
@@ -97,6 +111,25 @@ BAD: dict[str, tuple[dict[str, Any], str]] = {
     "eot beyond": ({"eot_token_id": 11}, "eot_token_id': 11 is not one of 11"),
     "no bytes, no unknown": ({"unknown_token_id": None}, "unknown_token_id': is missing, and so are"),
     "bos a string": ({"bos_token_id": "x"}, "bos_token_id': is str, not an integer"),
+}
+
+
+def test_a_vocabulary_of_bytes_encodes_and_decodes_and_adds_no_bos_by_itself(tmp_path: Path) -> None:
+    tokenizer = read(tmp_path, **BYTE_LEVEL)
+    assert tokenizer.encode("a ab a").tolist() == [1, 5, 4]
+    assert tokenizer.decode([1, 5, 4, 0]) == "a ab a"
+    assert read(tmp_path, **{**BYTE_LEVEL, "add_bos_token": True}).encode("a").tolist() == [0, 1]
+
+
+BAD |= {
+    f"bytes: {name}": ({**BYTE_LEVEL, **changes}, says)
+    for name, (changes, says) in {
+        "another cut": ({"pre": "nonesuch"}, "pre': 'nonesuch' is not supported"),
+        "no merges": ({"merges": None}, "merges': is missing"),
+        "merge of one": ({"merges": ["Ġa"]}, "merges': entry 0 is no merge of tokens: 'Ġa'"),
+        "merge of no token": ({"merges": ["Ġ a", "b b"]}, "merges': entry 1 is no merge of tokens: 'b b'"),
+        "no bytes": ({"tokens": ["<|end|>", "a", "b", " ", "Ġa", "Ġab"]}, "token 3 is not of bytes: ' '"),
+    }.items()
 }
 
 

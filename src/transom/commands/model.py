@@ -2,11 +2,17 @@
 
 import argparse
 import sys
+from typing import TYPE_CHECKING, Any
 
 from transom.commands.parser import size
 from transom.config import CACHE_POLICIES, EngineConfig
 
-MODEL_HELP = "a GGUF file; without one, the built-in default: Gemma 3 270M (base)"
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from transom.weights.catalogue import BuiltinModel
+
+MODEL_HELP = "a GGUF file, or a name of `transom models`; without one, the default: Gemma 3 270M (base)"
 
 # Kept here as words, not imported: help must not cost the import of the weights package.
 GEMMA_HELP = (
@@ -17,6 +23,12 @@ GEMMA_HELP = (
 
 def add_engine_flags(parser: argparse.ArgumentParser) -> None:
     """The flags that `engine_config` reads."""
+    add_memory_flags(parser)
+    steps = add_step_flags(parser)
+    steps.add_argument("--threads", type=int, metavar="N", help="default: the cores this process may use")
+
+
+def add_memory_flags(parser: argparse.ArgumentParser) -> None:
     memory = parser.add_argument_group("memory for keys and values")
     memory.add_argument(
         "--kv-bytes",
@@ -45,6 +57,10 @@ def add_engine_flags(parser: argparse.ArgumentParser) -> None:
     memory.add_argument(
         "--disable-radix-cache", action="store_true", help="forget each prompt's keys and values when it ends"
     )
+
+
+def add_step_flags(parser: argparse.ArgumentParser) -> Any:
+    """Returns their group."""
     steps = parser.add_argument_group("how it computes")
     steps.add_argument(
         "--chunked-prefill-size",
@@ -56,8 +72,8 @@ def add_engine_flags(parser: argparse.ArgumentParser) -> None:
     steps.add_argument(
         "--max-running-requests", type=int, default=32, metavar="N", help="at once; default %(default)s"
     )
-    steps.add_argument("--threads", type=int, metavar="N", help="default: the cores this process may use")
     steps.add_argument("--paranoid", action="store_true", help="check every invariant after every step; slow")
+    return steps
 
 
 def engine_config(options: argparse.Namespace) -> EngineConfig:
@@ -77,20 +93,31 @@ def engine_config(options: argparse.Namespace) -> EngineConfig:
 
 
 def find_model(model: str | None) -> None:
-    """Put a built-in model together if that was never done, having said its terms. ModelFileError."""
-    from transom.weights.builtin import GEMMA_NOTICE, builtin_model, is_assembled, resolve_model
+    """See that the model is there, putting a built-in one together if that was never done. ModelFileError."""
+    from transom.weights.builtin import builtin_model, is_ready, resolve_model
+    from transom.weights.catalogue import Installed
 
     builtin = builtin_model(model)
-    if builtin is None or is_assembled(builtin):
+    if builtin is None or is_ready(builtin) or not isinstance(builtin.source, Installed):
         resolve_model(model)
-        return
-    print(GEMMA_NOTICE, file=sys.stderr, flush=True)
-    if not sys.stderr.isatty():
-        resolve_model(model)
-        return
-    from rich.console import Console
-    from rich.progress import Progress
+    else:
+        obtain_shown(builtin)
 
-    with Progress(console=Console(stderr=True), transient=True) as bar:
-        task = bar.add_task("putting the model together", total=None)
-        resolve_model(model, lambda done, total: bar.update(task, completed=done, total=total))
+
+def obtain_shown(model: "BuiltinModel") -> "Path":
+    """Bring a built-in model here: its terms first, a progress bar on a terminal. ModelFileError."""
+    from transom.weights.builtin import cache_folder, obtain
+
+    if model.notice:
+        print(model.notice, file=sys.stderr, flush=True)
+    if not sys.stderr.isatty():
+        return obtain(model, cache_folder(), lambda done, total: None)
+    from rich.console import Console
+    from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
+
+    columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task(model.name, total=None)
+        return obtain(
+            model, cache_folder(), lambda done, total: bar.update(task, completed=done, total=total)
+        )

@@ -3,33 +3,27 @@
 import asyncio
 import contextlib
 import logging
-import os
-import shutil
 import socket
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Self
 
-import zmq
+import msgspec
 
 from transom import wire
 from transom.config import EngineConfig
-from transom.engine import launch
+from transom.engine.channel import Channel
 from transom.errors import EngineDied, TransomError
 from transom.values import Sampling, Tokens
 
 log = logging.getLogger("transom.engine")
 
-ENGINE_COMMAND = (sys.executable, "-m", launch.MODULE)
+ENGINE_COMMAND = (sys.executable, "-m", "transom.engine.process")
 STOP_SECONDS = 2.0
 KILL_SECONDS = 1.0
-SOCKET_PATH_MAX = 100
-"""A Unix socket's path is at most 107 bytes; a longer temporary directory is passed over for /tmp."""
 
 Reply = wire.TokenOut | wire.EndOut
 
@@ -112,7 +106,7 @@ class Replies:
 
 
 class EngineClient:
-    """Owns one engine process, its socket and the table of requests in flight. Mutable.
+    """Owns one engine process, the channel to it and the table of requests in flight. Mutable.
 
     Belongs to the event loop it was started in. There is no restart: a dead engine stays dead.
     """
@@ -126,10 +120,9 @@ class EngineClient:
         self._started: asyncio.Future[wire.Ready] = self._loop.create_future()
         self._stats = NOTHING_YET
         self._progress_at = time.monotonic()
-        self._open_socket()
-        self._child, self._pipe = _spawn(command, launch.Launch(self._endpoint, config))
-        self._loop.add_reader(self._pipe, self._on_death)
-        self._loop.add_reader(self._socket.fileno(), self._drain)
+        self._child, self._channel = _spawn(command)
+        self._loop.add_reader(self._channel.fileno(), self._on_readable)
+        self._post(wire.Launch(config))
 
     @classmethod
     async def start(cls, config: EngineConfig, command: Sequence[str] = ENGINE_COMMAND) -> Self:
@@ -180,20 +173,13 @@ class EngineClient:
         self._die(EngineDied(reason))
 
     async def stop(self) -> None:
-        """End the engine: ask, then insist. Requests in flight get EngineDied."""
+        """End the engine: its end of file first, then signals. Requests in flight get EngineDied."""
         self.retire("the server is shutting down")
-        self._loop.remove_reader(self._pipe)
-        self._loop.remove_reader(self._socket.fileno())
-        with contextlib.suppress(zmq.Again):
-            self._socket.send(wire.encode(wire.Shutdown()), zmq.NOBLOCK)
-        try:
-            # An engine that is still loading has nothing to finish and does not listen yet.
-            loaded = self._started.done() and self._started.exception() is None
-            await asyncio.to_thread(_end, self._child, STOP_SECONDS if loaded else 0.0)
-        finally:
-            self._pipe.close()
-            self._context.destroy(linger=0)
-            shutil.rmtree(self._directory, ignore_errors=True)
+        self._unwatch()
+        self._channel.close()
+        # An engine that is still loading has nothing to finish and does not listen yet.
+        loaded = self._started.done() and self._started.exception() is None
+        await asyncio.to_thread(_end, self._child, STOP_SECONDS if loaded else 0.0)
 
     # ---------------------------------------------------------------- sending
 
@@ -233,21 +219,32 @@ class EngineClient:
     def _send(self, message: wire.ToEngine) -> None:
         if self._death is not None:
             raise self._death
-        try:
-            self._socket.send(wire.encode(message), zmq.NOBLOCK)
-        except zmq.Again:
-            raise EngineDied("the engine process cannot be reached") from None
-        # The socket's descriptor signals edges, and sending may have swallowed one.
-        self._loop.call_soon(self._drain)
+        self._post(message)
+
+    def _post(self, message: wire.ToEngine) -> None:
+        self._channel.send(wire.encode(message))
+        if self._channel.unsent:
+            self._loop.add_writer(self._channel.fileno(), self._on_writable)
+
+    def _on_writable(self) -> None:
+        self._channel.flush()
+        if not self._channel.unsent:
+            self._loop.remove_writer(self._channel.fileno())
 
     # ---------------------------------------------------------------- receiving
 
-    def _drain(self) -> None:
-        if self._socket.closed:
-            return
-        with contextlib.suppress(zmq.Again):
-            while True:
-                self._receive(wire.decode_from_engine(self._socket.recv(zmq.NOBLOCK)))
+    def _on_readable(self) -> None:
+        try:
+            for body in self._channel.receive():
+                self._receive(wire.decode_from_engine(body))
+        except (AssertionError, msgspec.MsgspecError) as error:
+            log.error("not a message", exc_info=error)
+            self._child.kill()
+            self._lost("the engine process said what is not a message")
+        else:
+            # What the engine still said has come first.
+            if self._channel.ended:
+                self._lost("the engine process ended unexpectedly")
 
     def _receive(self, message: wire.FromEngine) -> None:
         self._progress_at = time.monotonic()
@@ -277,13 +274,15 @@ class EngineClient:
 
     # ---------------------------------------------------------------- the end
 
-    def _on_death(self) -> None:
-        """End of file: the process is gone. What it still said comes first."""
-        self._loop.remove_reader(self._pipe)
-        self._drain()
-        self._fail("the engine process ended unexpectedly")
+    def _lost(self, message: str) -> None:
+        self._unwatch()
+        self._fail(message)
         # Reaped in a thread: the process has closed its files, but may still be giving its memory back.
         self._loop.run_in_executor(None, self._reap)
+
+    def _unwatch(self) -> None:
+        self._loop.remove_reader(self._channel.fileno())
+        self._loop.remove_writer(self._channel.fileno())
 
     def _reap(self) -> None:
         log.error("the engine process has ended with status %d", self._child.wait())
@@ -307,32 +306,14 @@ class EngineClient:
                 flush.set_exception(death)
         self._flushes.clear()
 
-    def _open_socket(self) -> None:
-        self._directory = _private_directory()
-        self._endpoint = f"ipc://{self._directory}/engine"
-        self._context = zmq.Context()
-        self._socket = self._context.socket(zmq.DEALER)
-        self._socket.set_hwm(0)
-        self._socket.bind(self._endpoint)
 
-
-def _private_directory() -> Path:
-    """A new directory that only this user may enter."""
-    directory = Path(tempfile.mkdtemp(prefix="transom-"))
-    if len(os.fsencode(directory)) <= SOCKET_PATH_MAX:
-        return directory
-    directory.rmdir()
-    return Path(tempfile.mkdtemp(prefix="transom-", dir="/tmp"))
-
-
-def _spawn(command: Sequence[str], told: launch.Launch) -> tuple[subprocess.Popen[bytes], socket.socket]:
-    """Start the engine; the process, and the pipe that shows its end of file when it is gone."""
+def _spawn(command: Sequence[str]) -> tuple[subprocess.Popen[bytes], Channel]:
+    """Start the engine; the process, and the channel to it."""
     ours, theirs = socket.socketpair()
     with theirs:
         # A process group of its own: Ctrl-C in the terminal is for the server, which ends the engine.
         child = subprocess.Popen(command, stdin=theirs.fileno(), process_group=0)
-    ours.sendall(launch.encode(told) + b"\n")
-    return child, ours
+    return child, Channel(ours)
 
 
 def _end(child: subprocess.Popen[bytes], patience: float) -> None:

@@ -35,7 +35,7 @@ class Engine:
         self.store = KVStore(self.sizing.shapes, self.sizing.layout.pages)
         tables = [rows.table for rows in self.cache.rows]
         self.runner = ModelRunner(ops, model, self.store, tables, [grid.rooted for grid in self.cache.grids])
-        self.scheduler = Scheduler(self.cache, _limits(config, self.sizing))
+        self.scheduler = Scheduler(self.cache, limits_of(config, self.sizing))
 
     def turn(self, commands: Sequence[sched.Command]) -> sched.Turn:
         """One step: see `transom.sched.turn`."""
@@ -76,7 +76,7 @@ def load_engine(config: EngineConfig) -> tuple[wire.Ready, Engine]:
     return _ready(engine, path, threads, time.monotonic() - began), engine
 
 
-def _limits(config: EngineConfig, sizing: Sizing) -> Limits:
+def limits_of(config: EngineConfig, sizing: Sizing) -> Limits:
     return Limits(
         max_running=config.max_running_requests,
         chunk_tokens=config.chunked_prefill_size,

@@ -1,26 +1,26 @@
 """The engine process: messages in, `turn` after `turn`, messages out.
 
-Started by `EngineClient` as `python -m transom.engine.process`, with a `Launch` line on standard input.
-It ends by a Shutdown message, SIGTERM, or its parent's death, cleanly; by any exception, with status 1.
+Started by `EngineClient` as `python -m transom.engine.process`, with the channel as its standard input.
+It ends by the channel's end or SIGTERM, cleanly; by any exception, with status 1.
 """
 
 import contextlib
 import logging
 import os
+import select
 import signal
 import socket
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from pathlib import Path
+from dataclasses import dataclass
 from typing import Protocol
 
 import msgspec
 import numpy as np
-import zmq
 
 from transom import wire
 from transom.config import EngineConfig
-from transom.engine import launch
+from transom.engine.channel import Channel
 from transom.errors import TransomError
 from transom.sched import turn as sched
 from transom.values import Ended, FinishReason, Request, RequestId, TokenChosen, Usage
@@ -31,6 +31,8 @@ FOREVER: int | None = None
 STALLED_POLL_MS = 10
 """Pause between turns that find nothing to do although requests are unfinished. A scheduler should never
 say so twice; if one does, a slow loop is better than a request that hangs."""
+LAST_WORDS_SECONDS = 1.0
+"""How long a server that is slow to read may hold up an engine that ends."""
 
 
 class Steps(Protocol):
@@ -44,45 +46,50 @@ class Steps(Protocol):
 Load = Callable[[EngineConfig], tuple[wire.Ready, Steps]]
 
 
+@dataclass(frozen=True, slots=True)
+class Stop:
+    """Whatever means "stop": the server is gone, or closed the channel, or SIGTERM came."""
+
+
+Incoming = wire.ToEngine | Stop
+
+
 class Mailbox:
-    """Owns the engine's end of the socket, and watches the parent. Mutable.
+    """Owns the engine's end of the channel, and knows what else says "stop". Mutable; `receive` waits."""
 
-    Whatever means "stop" is received as a Shutdown message.
-    """
-
-    def __init__(self, endpoint: str, parent: int) -> None:
-        self._context = zmq.Context()
-        self._socket = self._context.socket(zmq.DEALER)
-        self._socket.set_hwm(0)
-        # Long enough for a last Failed to leave; a parent that is gone takes nothing anyway.
-        self._socket.linger = 1000
-        self._socket.connect(endpoint)
-        self._poller = zmq.Poller()
-        self._poller.register(self._socket, zmq.POLLIN)
-        self._poller.register(parent, zmq.POLLIN)
+    def __init__(self, channel: Channel) -> None:
+        self._channel = channel
+        self._poller = select.poll()
+        self._stops: set[int] = set()
 
     def stop_on(self, readable: int) -> None:
         """Something more that means "stop" once it is readable."""
-        self._poller.register(readable, zmq.POLLIN)
+        self._stops.add(readable)
+        self._poller.register(readable, select.POLLIN)
 
     def send(self, message: wire.FromEngine) -> None:
-        self._socket.send(wire.encode(message))
+        self._channel.send(wire.encode(message))
 
-    def receive(self, timeout_ms: int | None) -> list[wire.ToEngine]:
+    def receive(self, timeout_ms: int | None) -> list[Incoming]:
         """Everything that has arrived, waiting at most `timeout_ms` (None: for ever) for a first message."""
-        stop: list[wire.ToEngine] = [
-            wire.Shutdown() for source, _ in self._poller.poll(timeout_ms) if source is not self._socket
-        ]
-        return [*self._arrived(), *stop[:1]]
+        # The wait begins anew after a part of a message, and after the socket took some of what is unsent.
+        while ready := self._wait(timeout_ms):
+            self._channel.flush()
+            arrived: list[Incoming] = [wire.decode_to_engine(body) for body in self._channel.receive()]
+            if self._channel.ended or ready & self._stops:
+                arrived.append(Stop())
+            if arrived:
+                return arrived
+        return []
 
-    def _arrived(self) -> Iterator[wire.ToEngine]:
-        with contextlib.suppress(zmq.Again):
-            while True:
-                yield wire.decode_to_engine(self._socket.recv(zmq.NOBLOCK))
+    def _wait(self, timeout_ms: int | None) -> set[int]:
+        """What is ready: to be read, or written to if anything is unsent."""
+        writable = select.POLLOUT if self._channel.unsent else 0
+        self._poller.register(self._channel, select.POLLIN | writable)
+        return {descriptor for descriptor, _ in self._poller.poll(timeout_ms)}
 
     def close(self) -> None:
-        self._socket.close()
-        self._context.term()
+        self._channel.close(LAST_WORDS_SECONDS)
 
 
 @contextlib.contextmanager
@@ -102,7 +109,7 @@ def sigterm_socket() -> Iterator[int]:
 # ---------------------------------------------------------------- messages and values
 
 
-def command(message: wire.Submit | wire.Abort | wire.Flush) -> sched.Command:
+def command(message: wire.Command) -> sched.Command:
     match message:
         case wire.Submit():
             return sched.Submit(_request(message))
@@ -159,7 +166,7 @@ def serve(mailbox: Mailbox, steps: Steps) -> None:
     timeout_ms = FOREVER
     while True:
         messages = mailbox.receive(timeout_ms)
-        commands = [command(m) for m in messages if not isinstance(m, wire.Shutdown)]
+        commands = [command(m) for m in messages if isinstance(m, wire.Command)]
         if len(commands) < len(messages):
             return
         turn = steps.turn(commands)
@@ -184,16 +191,12 @@ def run(load: Load) -> int:
     """The life of an engine process; returns its exit status."""
     # Ctrl-C reaches the whole terminal group; ending the engine is the parent's business.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    parent = sys.stdin.fileno()
-    told = launch.decode(_line(parent))
-    mailbox = Mailbox(told.endpoint, parent)
+    mailbox = Mailbox(Channel(_standard_input()))
     try:
-        ready, steps = load(told.config)
-        mailbox.send(msgspec.structs.replace(ready, pid=os.getpid()))
-        # While loading, SIGTERM simply kills: there is nothing yet to leave in order.
-        with sigterm_socket() as sigterm:
-            mailbox.stop_on(sigterm)
-            serve(mailbox, steps)
+        match mailbox.receive(FOREVER):
+            case [wire.Launch(config)]:
+                _live(mailbox, load, config)
+        # Anything else: the server is gone before it said what it wants.
         return 0
     except TransomError as error:
         mailbox.send(wire.Failed(str(error)))
@@ -204,26 +207,24 @@ def run(load: Load) -> int:
         return 1
     finally:
         mailbox.close()
-        _tidy(told.endpoint)
 
 
-def _line(descriptor: int) -> bytes:
-    """Bytes up to a newline, none beyond it: what follows is only ever end of file."""
-    line = b""
-    while not line.endswith(b"\n"):
-        piece = os.read(descriptor, 65536)
-        if not piece:
-            raise SystemExit(0)
-        line += piece
-    return line
+def _live(mailbox: Mailbox, load: Load, config: EngineConfig) -> None:
+    # While loading, SIGTERM simply kills: there is nothing yet to leave in order. After Ready it never does.
+    ready, steps = load(config)
+    with sigterm_socket() as sigterm:
+        mailbox.stop_on(sigterm)
+        mailbox.send(msgspec.structs.replace(ready, pid=os.getpid()))
+        serve(mailbox, steps)
 
 
-def _tidy(endpoint: str) -> None:
-    """Remove the socket's directory, in case the parent no longer can. It serves this engine alone."""
-    path = Path(endpoint.removeprefix("ipc://"))
-    with contextlib.suppress(OSError):
-        path.unlink(missing_ok=True)
-        path.parent.rmdir()
+def _standard_input() -> socket.socket:
+    """The socket that standard input is; in its place, for whoever else may read or write there, nothing."""
+    standard = sys.stdin.fileno()
+    end = socket.socket(fileno=os.dup(standard))
+    with open(os.devnull, "r+b") as nothing:
+        os.dup2(nothing.fileno(), standard)
+    return end
 
 
 # ---------------------------------------------------------------- the real thing

@@ -1,5 +1,6 @@
 """The runner that is a model: copies, then one forward, then one choice per span that samples."""
 
+import time
 from collections.abc import Sequence
 
 from transom.engine.batch import assemble, choices
@@ -27,12 +28,17 @@ class ModelRunner:
         self._kv = tuple(store.paged(component, table) for component, table in enumerate(tables))
 
     def run(self, work: StepWork) -> StepResult:
+        began = time.perf_counter()
+        chosen = self._chosen(work)
+        return StepResult(chosen, time.perf_counter() - began)
+
+    def _chosen(self, work: StepWork) -> tuple[Choice | None, ...]:
         logits = self.logits(work)
         if len(logits) == 0:
-            return StepResult((None,) * len(work.spans))
+            return (None,) * len(work.spans)
         tokens, logprobs = self._ops.choose(logits, choices(work))
         chosen = iter(map(Choice, tokens.tolist(), logprobs.tolist()))
-        return StepResult(tuple(None if span.sampling is None else next(chosen) for span in work.spans))
+        return tuple(None if span.sampling is None else next(chosen) for span in work.spans)
 
     def logits(self, work: StepWork) -> F32:
         """The step, up to the logits `[spans that sample, vocabulary]`."""

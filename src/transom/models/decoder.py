@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from transom.models.rope import rope_table
-from transom.models.spec import LayerSpec, LayerWeights, Model, Rope
+from transom.models.spec import LayerSpec, LayerWeights, Model, ModelSpec, Rope
 from transom.ops.protocol import F32, I32, Ops, PagedKV, SpanRows
 
 
@@ -41,7 +41,7 @@ def forward(ops: Ops, model: Model, kv: tuple[PagedKV, ...], batch: Batch) -> F3
         if number == last:
             # Rows are independent, so those not wanted need not be computed further.
             x, attended = x[batch.wanted], attended[batch.wanted]
-        _mix(ops, spec.eps, layer_weights, x, attended)
+        _mix(ops, spec, layer_weights, x, attended)
     return ops.matmul(ops.norm_prepare(x, weights.final_norm, spec.eps, weights.head), weights.head)
 
 
@@ -70,13 +70,20 @@ def _store(
     )
 
 
-def _mix(ops: Ops, eps: float, weights: LayerWeights, x: F32, attended: F32) -> None:
+def _mix(ops: Ops, spec: ModelSpec, weights: LayerWeights, x: F32, attended: F32) -> None:
     """Adds attention's and the MLP's part to `x`, in place."""
     o = ops.matmul(ops.prepare(attended, weights.output), weights.output)
-    ops.add_norm(x, o, weights.attention_post_norm, eps)
-    gate_up = ops.matmul(ops.norm_prepare(x, weights.mlp_norm, eps, weights.gate_up), weights.gate_up)
-    down = ops.matmul(ops.gated_prepare(gate_up, weights.down), weights.down)
-    ops.add_norm(x, down, weights.mlp_post_norm, eps)
+    _add(ops, x, o, weights.attention_post_norm, spec.eps)
+    gate_up = ops.matmul(ops.norm_prepare(x, weights.mlp_norm, spec.eps, weights.gate_up), weights.gate_up)
+    down = ops.matmul(ops.gated_prepare(gate_up, spec.gate, weights.down), weights.down)
+    _add(ops, x, down, weights.mlp_post_norm, spec.eps)
+
+
+def _add(ops: Ops, x: F32, y: F32, norm: F32 | None, eps: float) -> None:
+    if norm is None:
+        ops.add(x, y)
+    else:
+        ops.add_norm(x, y, norm, eps)
 
 
 def _rotations(model: Model, positions: I32) -> dict[Rope, F32]:

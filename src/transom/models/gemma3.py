@@ -8,10 +8,11 @@ from math import sqrt
 
 from transom.errors import ModelFileError
 from transom.models.spec import LayerSpec, LayerWeights, Model, ModelSpec, ModelWeights, Rope
-from transom.ops.protocol import AttentionShape, Precision
+from transom.models.tensors import Tensors, head, require_heads
+from transom.ops.protocol import AttentionShape, Gate, Precision
 from transom.values import Full, Window
-from transom.weights.gguf import GgufFile, GgufTensor
-from transom.weights.packing import pack, vector
+from transom.weights.gguf import GgufFile
+from transom.weights.packing import pack
 
 ARCHITECTURE = "gemma3"
 PATTERN = 6
@@ -26,12 +27,12 @@ def load(file: GgufFile) -> Model:
     """Raises ModelFileError, naming what is missing or of the wrong shape."""
     spec = _spec(file)
     layers = tuple(_layer(file, spec, number) for number in range(len(spec.layers)))
-    embedding = pack([_matrix(file, "token_embd.weight", spec.vocabulary, spec.dim)], Precision.INT16)
-    head = embedding
-    if "output.weight" in file.tensors:
-        head = pack([_matrix(file, "output.weight", spec.vocabulary, spec.dim)], Precision.INT16)
-    final_norm = vector(_vector(file, "output_norm.weight", spec.dim))
-    return Model(spec, ModelWeights(embedding, layers, final_norm, head))
+    tensors = Tensors(file)
+    embedding = tensors.packed("token_embd", spec.vocabulary, spec.dim, Precision.INT16)
+    final_norm = tensors.norm("output_norm", spec.dim)
+    return Model(
+        spec, ModelWeights(embedding, layers, final_norm, head(file, embedding, spec.vocabulary, spec.dim))
+    )
 
 
 def _spec(file: GgufFile) -> ModelSpec:
@@ -50,11 +51,12 @@ def _spec(file: GgufFile) -> ModelSpec:
     return ModelSpec(
         name=meta.text("general.name", file.path.stem),
         architecture=ARCHITECTURE,
-        vocabulary=_rows(file.tensor("token_embd.weight")),
+        vocabulary=Tensors(file).rows("token_embd"),
         dim=dim,
         context=meta.integer("gemma3.context_length"),
         eps=meta.number("gemma3.attention.layer_norm_rms_epsilon", 1e-6),
         embed_scale=sqrt(dim),
+        gate=Gate.GELU_TANH,
         components=(Full(), Window(window)),
         layers=_layers(
             layers, full, sliding, Rope(rope_base, head_dim, factor), Rope(LOCAL_ROPE_BASE, head_dim)
@@ -81,12 +83,7 @@ def _score_scale(layers: int, dim: int, heads: int, head_dim: int) -> float:
 def _require_sane(file: GgufFile, layers: int, heads: int, kv_heads: int, head_dim: int, window: int) -> None:
     if layers < PATTERN:
         raise ModelFileError(f"{file.path}: gemma3.block_count is {layers}; at least {PATTERN} are needed")
-    if kv_heads < 1 or heads < 1 or heads % kv_heads:
-        raise ModelFileError(f"{file.path}: {heads} heads do not divide among {kv_heads} key heads")
-    if head_dim < 32 or head_dim % 32:
-        raise ModelFileError(
-            f"{file.path}: gemma3.attention.key_length is {head_dim}; a multiple of 32 is needed"
-        )
+    require_heads(file, heads, kv_heads, head_dim, "gemma3.attention.key_length")
     if window < 1:
         raise ModelFileError(f"{file.path}: gemma3.attention.sliding_window is {window}")
 
@@ -94,46 +91,18 @@ def _require_sane(file: GgufFile, layers: int, heads: int, kv_heads: int, head_d
 def _layer(file: GgufFile, spec: ModelSpec, number: int) -> LayerWeights:
     shape = spec.layers[number].attention
     dim, q, kv = spec.dim, shape.heads * shape.head_dim, shape.kv_heads * shape.head_dim
-    prefix = f"blk.{number}."
-    hidden = _rows(file.tensor(f"{prefix}ffn_gate.weight"))
-
-    def matrix(name: str, out: int, width: int) -> GgufTensor:
-        return _matrix(file, f"{prefix}{name}.weight", out, width)
-
-    def norm(name: str, size: int) -> GgufTensor:
-        return _vector(file, f"{prefix}{name}.weight", size)
-
+    block = Tensors(file, f"blk.{number}.")
+    hidden = block.rows("ffn_gate")
+    projections = [("attn_q", q), ("attn_k", kv), ("attn_v", kv)]
     return LayerWeights(
-        attention_norm=vector(norm("attn_norm", dim)),
-        query_norm=vector(norm("attn_q_norm", shape.head_dim)),
-        key_norm=vector(norm("attn_k_norm", shape.head_dim)),
-        qkv=pack(
-            [matrix("attn_q", q, dim), matrix("attn_k", kv, dim), matrix("attn_v", kv, dim)], Precision.INT8
-        ),
-        output=pack([matrix("attn_output", dim, q)], Precision.INT8),
-        attention_post_norm=vector(norm("post_attention_norm", dim)),
-        mlp_norm=vector(norm("ffn_norm", dim)),
-        gate_up=pack([matrix("ffn_gate", hidden, dim), matrix("ffn_up", hidden, dim)], Precision.INT8),
-        down=pack([matrix("ffn_down", dim, hidden)], Precision.INT8),
-        mlp_post_norm=vector(norm("post_ffw_norm", dim)),
+        attention_norm=block.norm("attn_norm", dim),
+        query_norm=block.norm("attn_q_norm", shape.head_dim),
+        key_norm=block.norm("attn_k_norm", shape.head_dim),
+        qkv=pack([block.matrix(name, out, dim) for name, out in projections], Precision.INT8),
+        output=block.packed("attn_output", dim, q),
+        attention_post_norm=block.norm("post_attention_norm", dim),
+        mlp_norm=block.norm("ffn_norm", dim),
+        gate_up=pack([block.matrix(name, hidden, dim) for name in ("ffn_gate", "ffn_up")], Precision.INT8),
+        down=block.packed("ffn_down", dim, hidden),
+        mlp_post_norm=block.norm("post_ffw_norm", dim),
     )
-
-
-def _rows(tensor: GgufTensor) -> int:
-    if len(tensor.shape) != 2:
-        raise tensor.error(f"shape {tensor.shape}, where a matrix is expected")
-    return tensor.shape[0]
-
-
-def _matrix(file: GgufFile, name: str, out: int, width: int) -> GgufTensor:
-    tensor = file.tensor(name)
-    if tensor.shape != (out, width):
-        raise tensor.error(f"shape {tensor.shape}, where {(out, width)} is expected")
-    return tensor
-
-
-def _vector(file: GgufFile, name: str, size: int) -> GgufTensor:
-    tensor = file.tensor(name)
-    if tensor.shape != (size,):
-        raise tensor.error(f"shape {tensor.shape}, where {(size,)} is expected")
-    return tensor

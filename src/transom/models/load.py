@@ -1,11 +1,11 @@
 """From an open model file to a `Model`: the architecture's name picks the family."""
 
 from transom.errors import ModelFileError
-from transom.models import gemma3
+from transom.models import gemma3, llama
 from transom.models.spec import Model
 from transom.weights.gguf import GgufFile
 
-_FAMILIES = {gemma3.ARCHITECTURE: gemma3.load}
+_FAMILIES = {gemma3.ARCHITECTURE: gemma3.load, llama.ARCHITECTURE: llama.load}
 
 
 def load_model(file: GgufFile) -> Model:

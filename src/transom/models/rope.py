@@ -21,6 +21,8 @@ class RopeTable:
     def __init__(self, rope: Rope, positions: int) -> None:
         pairs = np.arange(0, rope.dim, 2, dtype=np.float64)
         frequencies = rope.base ** (-pairs / rope.dim) / rope.factor
+        if rope.factors:
+            frequencies /= np.array(rope.factors, dtype=np.float64)
         self._low = _turn(np.arange(_STRIDE), frequencies)
         self._high = _turn(np.arange(0, positions + _STRIDE, _STRIDE), frequencies)
 

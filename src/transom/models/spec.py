@@ -2,18 +2,25 @@
 
 from dataclasses import dataclass
 
-from transom.ops.protocol import F32, AttentionShape, FloatMatrix, Matrix
+from transom.ops.protocol import F32, AttentionShape, FloatMatrix, Gate, Matrix
 from transom.ops.store import KVType, PageShape
 from transom.values import ComponentSpec
 
 
 @dataclass(frozen=True, slots=True)
 class Rope:
-    """Rotary positions: pair i of `dim / 2` turns by position / factor * base ** (-2 i / dim)."""
+    """Rotary positions: pair i of `dim / 2` turns by position / (factor * factors[i]) * base ** (-2 i / dim).
+
+    No `factors` are factors of 1.
+    """
 
     base: float
     dim: int
     factor: float = 1.0
+    factors: tuple[float, ...] = ()
+
+    def __post_init__(self) -> None:
+        assert len(self.factors) in (0, self.dim // 2), (len(self.factors), self.dim)
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +44,7 @@ class ModelSpec:
     context: int
     eps: float
     embed_scale: float
+    gate: Gate
     components: tuple[ComponentSpec, ...]
     layers: tuple[LayerSpec, ...]
 
@@ -64,18 +72,21 @@ class ModelSpec:
 
 @dataclass(frozen=True, slots=True)
 class LayerWeights:
-    """Norms are float32, None where a model has none; `qkv` stacks q, k, v, `gate_up` gates and ups."""
+    """Norms are float32, None where a model has none; `qkv` stacks q, k, v, `gate_up` gates and ups.
+
+    The post norms are applied to what a block adds, before it is added.
+    """
 
     attention_norm: F32
     query_norm: F32 | None
     key_norm: F32 | None
     qkv: Matrix
     output: Matrix
-    attention_post_norm: F32
+    attention_post_norm: F32 | None
     mlp_norm: F32
     gate_up: Matrix
     down: Matrix
-    mlp_post_norm: F32
+    mlp_post_norm: F32 | None
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,6 +14,7 @@ from transom.ops.protocol import (
     Activations,
     AttentionShape,
     ChoiceRows,
+    Gate,
     Matrix,
     PackedMatrix,
     PagedKV,
@@ -60,11 +61,12 @@ class Float32Ops:
         result: F32 = x @ self._dense(matrix).T
         return result
 
-    def gated_prepare(self, gate_up: F32, matrix: Matrix) -> Prepared:
-        gate, up = np.split(gate_up, 2, axis=1)
-        inner = np.float32(np.sqrt(2 / np.pi)) * (gate + np.float32(0.044715) * gate**3)
-        gated: F32 = np.float32(0.5) * gate * (1 + np.tanh(inner)) * up
-        return gated
+    def gated_prepare(self, gate_up: F32, gate: Gate, matrix: Matrix) -> Prepared:
+        gates, up = np.split(gate_up, 2, axis=1)
+        return _GATES[gate](gates) * up
+
+    def add(self, x: F32, y: F32) -> None:
+        x += y
 
     def add_norm(self, x: F32, y: F32, weight: F32, eps: float) -> None:
         x += self.norm(y, weight, eps)
@@ -115,6 +117,21 @@ class Float32Ops:
 
     def copy_pages(self, kv: PagedKV, source: int, target: int, tokens: int) -> None:
         kv.pages[target, :, :, :tokens] = kv.pages[source, :, :, :tokens]
+
+
+def _gelu_tanh(x: F32) -> F32:
+    inner = np.float32(np.sqrt(2 / np.pi)) * (x + np.float32(0.044715) * x**3)
+    activated: F32 = np.float32(0.5) * x * (1 + np.tanh(inner))
+    return activated
+
+
+def _silu(x: F32) -> F32:
+    with np.errstate(over="ignore"):
+        activated: F32 = x / (1 + np.exp(-x))
+    return activated
+
+
+_GATES = {Gate.GELU_TANH: _gelu_tanh, Gate.SILU: _silu}
 
 
 def _rotate(x: F32, cos_sin: F32) -> F32:

@@ -18,6 +18,7 @@ from transom.ops.protocol import (
     AttentionShape,
     ChoiceRows,
     FloatMatrix,
+    Gate,
     Matrix,
     PackedMatrix,
     PagedKV,
@@ -110,15 +111,18 @@ class NativeOps:
         _native.matmul_packed(rows, matrix.precision, *_packed(matrix), out)
         return out
 
-    def gated_prepare(self, gate_up: F32, matrix: Matrix) -> Prepared:
+    def gated_prepare(self, gate_up: F32, gate: Gate, matrix: Matrix) -> Prepared:
         if not isinstance(matrix, PackedMatrix):
             out = np.empty((len(gate_up), gate_up.shape[1] // 2), np.float32)
-            _native.gated(gate_up, out)
+            _native.gated(gate_up, gate, out)
             return out
         precision = matrix.precision
         records = _records(len(gate_up), matrix)
-        _native.gated_prepare(gate_up, precision, records)
+        _native.gated_prepare(gate_up, gate, precision, records)
         return Activations(records, _NO_SCALES, _NO_SUMS, precision)
+
+    def add(self, x: F32, y: F32) -> None:
+        x += y
 
     def add_norm(self, x: F32, y: F32, weight: F32, eps: float) -> None:
         _native.add_norm(x, y, weight, eps)

@@ -33,6 +33,13 @@ class Precision(IntEnum):
     INT16 = 32258  # 127 * 254: splits exactly into two int8 planes, q = 254 * high + low
 
 
+class Gate(IntEnum):
+    """What is applied to the gates of an MLP."""
+
+    GELU_TANH = 0
+    SILU = 1
+
+
 @dataclass(frozen=True, slots=True)
 class PackedMatrix:
     """Quantized weights of `[out, in]`: value[n, k] = scale[n, g] * code[n, k] + minimum[n, g].
@@ -165,7 +172,7 @@ class ChoiceRows:
 
 
 class Ops(Protocol):
-    """Pure, but for `rope_store` and `copy_pages`, which write pages, and `add_norm`, which adds in place."""
+    """Pure, but for `rope_store` and `copy_pages`, which write pages, and `add` and `add_norm`, in place."""
 
     @property
     def isa(self) -> str:
@@ -200,12 +207,16 @@ class Ops(Protocol):
         """
         ...
 
-    def gated_prepare(self, gate_up: F32, matrix: Matrix) -> Prepared:
-        """gelu_tanh(gate) * up, `gate_up` being `[tokens, 2 * hidden]`, gates first; then `prepare`.
+    def gated_prepare(self, gate_up: F32, gate: Gate, matrix: Matrix) -> Prepared:
+        """act(gate) * up, `gate_up` being `[tokens, 2 * hidden]`, gates first; then `prepare`.
 
-        u = 0.7978845608 * fma((0.044715 * x) * x, x, x); gelu = x / (1 + exp(-2 * u)); exp as below;
-        the value prepared is gelu * up.
+        GELU_TANH: u = 0.7978845608 * fma((0.044715 * x) * x, x, x); act = x / (1 + exp(-2 * u)).
+        SILU: act = x / (1 + exp(-x)). exp as below; the value prepared is act * up.
         """
+        ...
+
+    def add(self, x: F32, y: F32) -> None:
+        """x += y, in place."""
         ...
 
     def add_norm(self, x: F32, y: F32, weight: F32, eps: float) -> None:

@@ -15,6 +15,7 @@ from transom.ops.protocol import (
     AttentionShape,
     ChoiceRows,
     FloatMatrix,
+    Gate,
     Matrix,
     PackedMatrix,
     PagedKV,
@@ -59,9 +60,12 @@ class ReferenceOps:
         assert not isinstance(x, Activations), "a float matrix takes float32 rows"
         return _float_matmul(x, matrix)
 
-    def gated_prepare(self, gate_up: F32, matrix: Matrix) -> Prepared:
-        gate, up = np.split(gate_up, 2, axis=1)
-        return self.prepare(_gelu(gate) * up, matrix)
+    def gated_prepare(self, gate_up: F32, gate: Gate, matrix: Matrix) -> Prepared:
+        gates, up = np.split(gate_up, 2, axis=1)
+        return self.prepare(_GATES[gate](gates) * up, matrix)
+
+    def add(self, x: F32, y: F32) -> None:
+        x += y
 
     def add_norm(self, x: F32, y: F32, weight: F32, eps: float) -> None:
         x += _norm(y, weight, eps)
@@ -122,6 +126,14 @@ def _norm(x: F32, weight: F32, eps: float) -> F32:
 def _gelu(x: F32) -> F32:
     u = np.float32(0.7978845608) * fma((np.float32(0.044715) * x) * x, x, x)
     return x / (ONE + exp(-TWO * u))
+
+
+@_QUIET
+def _silu(x: F32) -> F32:
+    return x / (ONE + exp(-x))
+
+
+_GATES = {Gate.GELU_TANH: _gelu, Gate.SILU: _silu}
 
 
 @_QUIET

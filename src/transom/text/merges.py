@@ -17,15 +17,15 @@ from transom.text.vocabulary import PieceKind, Vocabulary
 I32 = NDArray[np.int32]
 
 
-def merges(vocabulary: Vocabulary) -> list[tuple[str, str]]:
+def merges(vocabulary: Vocabulary, scores: NDArray[np.float32]) -> list[tuple[str, str]]:
     """Pairs of normal pieces, in the order in which they apply."""
     native = _native()
     # Only normal pieces merge: control and byte pieces are no text, user-defined ones are cut out before.
     normal = (vocabulary.kinds == PieceKind.NORMAL).tolist()
     pieces = [piece if take else "" for piece, take in zip(vocabulary.pieces, normal, strict=True)]
-    found: I32 = _splits(pieces) if native is None else native.bpe_merges(pieces, vocabulary.scores)
+    found: I32 = _splits(pieces) if native is None else native.bpe_merges(pieces, scores)
     piece, left, right = found.T
-    order = np.lexsort((right, left, -vocabulary.scores[piece]))
+    order = np.lexsort((right, left, -scores[piece]))
     return list(zip(_named(pieces, left[order]), _named(pieces, right[order]), strict=True))
 
 

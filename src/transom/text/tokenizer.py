@@ -1,29 +1,23 @@
-"""Text to token ids and back, as SentencePiece does it, on Hugging Face's `tokenizers`.
-
-Where `tokenizers` conversions and SentencePiece differ (merges that no SentencePiece model makes, long runs
-of spaces), SentencePiece is followed, and with it llama.cpp.
-"""
+"""Text to token ids and back, on Hugging Face's `tokenizers`."""
 
 from collections.abc import Iterable, Sequence
 
 import numpy as np
-import tokenizers
 from numpy.typing import NDArray
-from tokenizers import AddedToken, models, normalizers
 
 from transom.errors import BadRequest, ConfigError
 from transom.text.chat import GEMMA_TEMPLATE, ChatPrompt, ChatTemplate
 from transom.text.control import ControlTokens
 from transom.text.detokenize import Detokenizer, PieceBytes, decode
-from transom.text.merges import merges
-from transom.text.vocabulary import SPACE, PieceKind, Vocabulary
+from transom.text.spelling import spelling_of
+from transom.text.vocabulary import PieceKind, Vocabulary
 from transom.values import Tokens
 
 
 class Tokenizer:
     """Immutable, and safe to use from several threads."""
 
-    __slots__ = ("_encoder", "_kinds", "_pieces", "_vocabulary", "control")
+    __slots__ = ("_encoder", "_kinds", "_pieces", "_spelling", "_vocabulary", "control")
 
     control: ControlTokens
     """What counts as a control token in text."""
@@ -32,7 +26,8 @@ class Tokenizer:
         self._vocabulary = vocabulary
         self._pieces = vocabulary.pieces
         self._kinds = vocabulary.kinds.tolist()
-        self._encoder = _encoder(vocabulary)
+        self._spelling = spelling_of(vocabulary)
+        self._encoder = self._spelling.encoder
         control = vocabulary.ids_of(PieceKind.CONTROL) + vocabulary.ids_of(PieceKind.UNKNOWN)
         self.control = ControlTokens({self._pieces[i]: i for i in control})
 
@@ -86,7 +81,12 @@ class Tokenizer:
         return self._assemble([plain], bos=True)[0]
 
     def _assemble(self, prompts: Sequence[Sequence[str | int]], *, bos: bool) -> list[Tokens]:
-        texts = [_checked(part) for parts in prompts for part in parts if isinstance(part, str)]
+        texts = [
+            self._spelling.prepare(_checked(part))
+            for parts in prompts
+            for part in parts
+            if isinstance(part, str)
+        ]
         encoded = iter(self._encoder.encode_batch_fast(texts, add_special_tokens=False))
         results = []
         for parts in prompts:
@@ -120,10 +120,7 @@ class Tokenizer:
     def piece_bytes(self, token: int) -> bytes:
         """What the token stands for in text, a control token for its name. Raises `BadRequest`."""
         self._check(token)
-        piece = self._pieces[token]
-        if self._kinds[token] == PieceKind.BYTE:
-            return bytes([int(piece[3:5], 16)])
-        return piece.replace(SPACE, " ").encode()
+        return self._spelling.piece_bytes(self._pieces[token], self._kinds[token])
 
     def piece_id(self, piece: str) -> int | None:
         """The id of a piece as the vocabulary spells it, if there is one."""
@@ -153,30 +150,10 @@ def _listed(ids: Iterable[int] | NDArray[np.integer]) -> Iterable[int]:
 
 
 def _checked(text: str) -> str:
-    """Ready for the encoder. SentencePiece cannot tell a "▁" that was typed from a space; neither do we."""
     try:
         text.encode()
     except UnicodeEncodeError as error:
         raise BadRequest(
             f"the text is not valid Unicode: {error.reason} at character {error.start}"
         ) from error
-    return text.replace(SPACE, " ")
-
-
-def _encoder(vocabulary: Vocabulary) -> tokenizers.Tokenizer:
-    """Encodes text without control tokens."""
-    ids = {piece: i for i, piece in enumerate(vocabulary.pieces)}
-    unknown = vocabulary.unknown
-    model = models.BPE(
-        ids,
-        merges(vocabulary),
-        unk_token=None if unknown is None else vocabulary.pieces[unknown],
-        fuse_unk=True,
-        byte_fallback=True,
-    )
-    encoder = tokenizers.Tokenizer(model)
-    encoder.normalizer = normalizers.Replace(" ", SPACE)
-    user_defined = [vocabulary.pieces[i] for i in vocabulary.ids_of(PieceKind.USER_DEFINED)]
-    # Matched in the text as typed, where they hold spaces.
-    encoder.add_tokens([AddedToken(piece, normalized=False, special=False) for piece in user_defined])
-    return encoder
+    return text

@@ -57,20 +57,54 @@ def _nibbles(packed: NDArray[np.uint8]) -> NDArray[np.uint8]:
     return np.stack([packed & 15, packed >> 4], axis=-2)
 
 
+def _four_bits(blocks: Blocks) -> NDArray[np.uint8]:
+    """32 codes of which `blocks` are the nibbles."""
+    return _nibbles(blocks).reshape(-1, 32)
+
+
+def _five_bits(blocks: Blocks) -> NDArray[np.uint8]:
+    """32 codes: four bytes of fifth bits, then the nibbles."""
+    fifth = np.unpackbits(blocks[:, :4], axis=1, bitorder="little")
+    codes: NDArray[np.uint8] = np.bitwise_or(_four_bits(blocks[:, 4:]), fifth << 4)
+    return codes
+
+
+def _q4_0(blocks: Blocks) -> Decoded:
+    return Decoded(_four_bits(blocks[:, 2:]).view(np.int8) - np.int8(8), _half(blocks, 0), None)
+
+
+def _q4_1(blocks: Blocks) -> Decoded:
+    return Decoded(_four_bits(blocks[:, 4:]).view(np.int8), _half(blocks, 0), _half(blocks, 2))
+
+
 def _q5_0(blocks: Blocks) -> Decoded:
-    fifth = np.unpackbits(blocks[:, 2:6], axis=1, bitorder="little")
-    low = _nibbles(blocks[:, 6:]).reshape(-1, 32)
-    return Decoded((low | fifth << 4).view(np.int8) - np.int8(16), _half(blocks, 0), None)
+    return Decoded(_five_bits(blocks[:, 2:]).view(np.int8) - np.int8(16), _half(blocks, 0), None)
+
+
+def _q5_1(blocks: Blocks) -> Decoded:
+    return Decoded(_five_bits(blocks[:, 4:]).view(np.int8), _half(blocks, 0), _half(blocks, 2))
 
 
 def _q4_k(blocks: Blocks) -> Decoded:
+    codes = _nibbles(blocks[:, 16:].reshape(-1, 4, 32)).reshape(-1, 256).view(np.int8)
+    return Decoded(codes, *_eight_groups(blocks))
+
+
+def _q5_k(blocks: Blocks) -> Decoded:
+    low = _nibbles(blocks[:, 48:].reshape(-1, 4, 32)).reshape(-1, 8, 32)
+    # Bit g of byte i is the fifth of element i of group g.
+    fifth = np.unpackbits(blocks[:, 16:48, np.newaxis], axis=2, bitorder="little").transpose(0, 2, 1)
+    return Decoded((low | fifth << 4).reshape(-1, 256).view(np.int8), *_eight_groups(blocks))
+
+
+def _eight_groups(blocks: Blocks) -> tuple[F32, F32]:
+    """Scales and minima `[blocks, 8]` at the beginning of a block of Q4_K or Q5_K."""
     # Eight pairs (scale, minimum) of 6 bits in 12 bytes: the first four pairs in whole bytes, whose top bits
     # complete the nibbles of the last four.
     first, second, nibbles = (blocks[:, at : at + 4] for at in (4, 8, 12))
     scales = np.hstack([first & 63, nibbles & 15 | (first >> 6) << 4]).astype(np.float32)
     minima = np.hstack([second & 63, nibbles >> 4 | (second >> 6) << 4]).astype(np.float32)
-    codes = _nibbles(blocks[:, 16:].reshape(-1, 4, 32)).reshape(-1, 256).view(np.int8)
-    return Decoded(codes, _half(blocks, 0) * scales, -(_half(blocks, 2) * minima))
+    return _half(blocks, 0) * scales, -(_half(blocks, 2) * minima)
 
 
 def _q6_k(blocks: Blocks) -> Decoded:
@@ -83,8 +117,12 @@ def _q6_k(blocks: Blocks) -> Decoded:
 
 FORMATS: Mapping[TensorType, BlockFormat] = {
     TensorType.Q8_0: BlockFormat(32, False, _q8_0),
+    TensorType.Q4_0: BlockFormat(32, False, _q4_0),
+    TensorType.Q4_1: BlockFormat(32, True, _q4_1),
     TensorType.Q5_0: BlockFormat(32, False, _q5_0),
+    TensorType.Q5_1: BlockFormat(32, True, _q5_1),
     TensorType.Q4_K: BlockFormat(32, True, _q4_k),
+    TensorType.Q5_K: BlockFormat(32, True, _q5_k),
     TensorType.Q6_K: BlockFormat(16, False, _q6_k),
 }
 

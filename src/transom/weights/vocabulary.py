@@ -3,10 +3,15 @@
 from collections.abc import Mapping
 
 import numpy as np
+from numpy.typing import NDArray
 
-from transom.text.vocabulary import PieceKind, Vocabulary
+from transom.text.spelling import BYTE_OF
+from transom.text.vocabulary import ByteLevel, Cut, PieceKind, SentencePiece, Vocabulary
 from transom.weights.gguf import GgufFile
 from transom.weights.metadata import Metadata, shown
+
+Kinds = NDArray[np.int32]
+"""Of every piece, its `PieceKind`."""
 
 PIECE_CHARACTERS_MAX = 1024
 """Work grows with the square of a piece's length; real ones stay below 200."""
@@ -18,40 +23,95 @@ _TURN_ENDS: Mapping[str, tuple[str, ...]] = {"gemma3": ("<eos>", "<end_of_turn>"
 def read_vocabulary(file: GgufFile) -> Vocabulary:
     """Raises `ModelFileError` for what is missing, inconsistent or of another kind of tokenizer."""
     metadata = file.metadata
-    _check_kind(metadata)
     pieces = list(metadata.strings("tokenizer.ggml.tokens"))
-    scores = metadata.floats("tokenizer.ggml.scores")
-    kinds = metadata.integers("tokenizer.ggml.token_type").astype(np.int32)
     _check_pieces(metadata, pieces)
-    for key, length in (("scores", len(scores)), ("token_type", len(kinds))):
-        if length != len(pieces):
-            raise metadata.error(f"tokenizer.ggml.{key}", f"{length} entries for {len(pieces)} tokens")
-    _check_bytes(metadata, pieces, kinds == PieceKind.BYTE)
+    kinds = metadata.integers("tokenizer.ggml.token_type").astype(np.int32)
+    _check_length(metadata, "token_type", len(kinds), len(pieces))
     bos = _token(metadata, "bos_token_id", len(pieces))
+    spelling = _spelling(metadata, pieces, kinds)
+    return Vocabulary(
+        pieces=pieces,
+        kinds=kinds,
+        bos=bos,
+        eos=_token(metadata, "eos_token_id", len(pieces)),
+        unknown=_token(metadata, "unknown_token_id", len(pieces)),
+        adds_bos=metadata.flag("tokenizer.ggml.add_bos_token", _adds_bos(spelling, bos)),
+        stop_ids=_stop_ids(metadata, pieces, kinds == PieceKind.CONTROL),
+        chat_template=metadata.text("tokenizer.chat_template", "") or None,
+        spelling=spelling,
+    )
+
+
+def _adds_bos(spelling: SentencePiece | ByteLevel, bos: int | None) -> bool:
+    """What llama.cpp takes for granted where a file does not say."""
+    return bos is not None and isinstance(spelling, SentencePiece)
+
+
+def _spelling(metadata: Metadata, pieces: list[str], kinds: Kinds) -> SentencePiece | ByteLevel:
+    match metadata.text("tokenizer.ggml.model"):
+        case "llama":
+            return _sentencepiece(metadata, pieces, kinds)
+        case "gpt2":
+            return _byte_level(metadata, pieces, kinds)
+        case kind:
+            raise metadata.error(
+                "tokenizer.ggml.model", f"{shown(kind)} is not supported ('llama' and 'gpt2' are)"
+            )
+
+
+def _check_length(metadata: Metadata, name: str, length: int, pieces: int) -> None:
+    if length != pieces:
+        raise metadata.error(f"tokenizer.ggml.{name}", f"{length} entries for {pieces} tokens")
+
+
+# ---------------------------------------------------------------- SentencePiece
+
+
+def _sentencepiece(metadata: Metadata, pieces: list[str], kinds: Kinds) -> SentencePiece:
+    if metadata.flag("tokenizer.ggml.add_space_prefix", True):
+        raise metadata.error("tokenizer.ggml.add_space_prefix", "a space before all text is not supported")
+    scores = metadata.floats("tokenizer.ggml.scores")
+    _check_length(metadata, "scores", len(scores), len(pieces))
+    _check_bytes(metadata, pieces, kinds == PieceKind.BYTE)
     unknown = _token(metadata, "unknown_token_id", len(pieces))
     if unknown is None and np.count_nonzero(kinds == PieceKind.BYTE) < 256:
         raise metadata.error(
             "tokenizer.ggml.unknown_token_id", "is missing, and so are tokens for some bytes"
         )
-    return Vocabulary(
-        pieces=pieces,
-        scores=scores,
-        kinds=kinds,
-        bos=bos,
-        eos=_token(metadata, "eos_token_id", len(pieces)),
-        unknown=unknown,
-        adds_bos=metadata.flag("tokenizer.ggml.add_bos_token", bos is not None),
-        stop_ids=_stop_ids(metadata, pieces, kinds == PieceKind.CONTROL),
-        chat_template=metadata.text("tokenizer.chat_template", "") or None,
-    )
+    return SentencePiece(scores)
 
 
-def _check_kind(metadata: Metadata) -> None:
-    kind = metadata.text("tokenizer.ggml.model")
-    if kind != "llama":
-        raise metadata.error("tokenizer.ggml.model", f"{shown(kind)} is not supported ('llama' is)")
-    if metadata.flag("tokenizer.ggml.add_space_prefix", True):
-        raise metadata.error("tokenizer.ggml.add_space_prefix", "a space before all text is not supported")
+# ---------------------------------------------------------------- bytes, as GPT-2 has them
+
+
+def _byte_level(metadata: Metadata, pieces: list[str], kinds: Kinds) -> ByteLevel:
+    key = "tokenizer.ggml.pre"
+    cut = metadata.text(key, Cut.GPT2)
+    if cut not in set(Cut):
+        raise metadata.error(key, f"{shown(cut)} is not supported ({', '.join(Cut)} are)")
+    _check_spelled(metadata, pieces, kinds)
+    return ByteLevel(Cut(cut), _merges(metadata, set(pieces)))
+
+
+def _check_spelled(metadata: Metadata, pieces: list[str], kinds: Kinds) -> None:
+    known = set(BYTE_OF)
+    for i in np.flatnonzero(kinds == PieceKind.NORMAL).tolist():
+        if not known.issuperset(pieces[i]):
+            raise metadata.error("tokenizer.ggml.tokens", f"token {i} is not of bytes: {shown(pieces[i])}")
+
+
+def _merges(metadata: Metadata, pieces: set[str]) -> list[tuple[str, str]]:
+    key = "tokenizer.ggml.merges"
+    found = []
+    for number, line in enumerate(metadata.strings(key)):
+        left, space, right = line.partition(" ")
+        if not space or not {left, right, left + right} <= pieces:
+            raise metadata.error(key, f"entry {number} is no merge of tokens: {shown(line)}")
+        found.append((left, right))
+    return found
+
+
+# ---------------------------------------------------------------- both
 
 
 def _check_pieces(metadata: Metadata, pieces: list[str]) -> None:

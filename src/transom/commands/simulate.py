@@ -1,0 +1,102 @@
+"""`transom simulate`."""
+
+import argparse
+from pathlib import Path
+from typing import Any
+
+from transom.commands.model import add_memory_flags, add_step_flags, engine_config
+from transom.commands.parser import Parser, add_command, require
+
+HELP = """\
+Play a workload through the real scheduler and the real memory core, in virtual time: a cost model stands
+in for the model. The same seed, the same result. No model file is needed.
+
+  transom simulate --workload agents --kv-bytes 64M
+  transom simulate --workload day --compare value,lru --svg pictures
+  transom simulate --trace trace.jsonl --model-shape gpt-oss-20b --cost h200 --kv-bytes 8G
+
+Workloads: w1, w2c8, w2c16, w3, w4, w4s (a benchmark's clients), agents, rollouts, documents, bursts, day.
+A trace is JSON lines; docs/simulator.md has its fields. Mooncake's traces are read as they are.
+"""
+
+
+def add(commands: Any) -> Parser:
+    parser = add_command(
+        commands,
+        "simulate",
+        _run,
+        help="play a workload in virtual time",
+        usage="transom simulate [flags]",
+        description=HELP,
+    )
+    _add_workload_flags(parser)
+    machine = parser.add_argument_group("what it runs on")
+    machine.add_argument(
+        "--model-shape",
+        default="gemma3-270m",
+        metavar="SHAPE",
+        help="gemma3-270m, gemma3-27b, gpt-oss-20b or llama-8b; default %(default)s",
+    )
+    machine.add_argument(
+        "--cost",
+        metavar="COST",
+        help="a JSON file of transom bench cost, or h200 or h100 (assumed); default: as fitted here, "
+        "else rough figures",
+    )
+    machine.add_argument(
+        "--turnaround-ms",
+        type=float,
+        default=0.0,
+        metavar="T",
+        help="from an answer's end until a client's next request can arrive; default %(default)g",
+    )
+    add_memory_flags(parser)
+    add_step_flags(parser)
+    _add_result_flags(parser)
+    parser.set_defaults(model=None, threads=None)
+    return parser
+
+
+def _add_workload_flags(parser: argparse.ArgumentParser) -> None:
+    group = parser.add_argument_group("what is asked")
+    which = group.add_mutually_exclusive_group()
+    which.add_argument("--workload", default="agents", metavar="NAME", help="default %(default)s")
+    which.add_argument("--trace", type=Path, metavar="FILE", help="play a trace file instead")
+    group.add_argument("--requests", type=int, metavar="N", help="about so many; default: of the workload")
+    group.add_argument("--seed", type=int, default=0, metavar="N", help="default %(default)s")
+    group.add_argument("--save-trace", type=Path, metavar="FILE", help="write the workload as a trace")
+
+
+def _add_result_flags(parser: argparse.ArgumentParser) -> None:
+    group = parser.add_argument_group("what comes out, beside a table")
+    group.add_argument(
+        "--compare", metavar="A,B", help="play once for each of these cache policies, side by side"
+    )
+    group.add_argument("--json", type=Path, metavar="FILE", help="all figures")
+    group.add_argument("--svg", type=Path, metavar="DIR", help="pictures: memory, hits, time to first token")
+
+
+def _run(options: argparse.Namespace) -> None:
+    require("--seed", options.seed, 0, 2**63 - 1)
+    require("--turnaround-ms", options.turnaround_ms, 0, 1e6)
+    if options.requests is not None:
+        require("--requests", options.requests, 1, 10_000_000)
+    engine = engine_config(options)
+    from transom.sim.command import Asked, simulate
+
+    simulate(
+        Asked(
+            workload=options.workload,
+            trace=options.trace,
+            requests=options.requests,
+            seed=options.seed,
+            shape=options.model_shape,
+            cost=options.cost,
+            turnaround_s=options.turnaround_ms / 1e3,
+            compare=tuple(options.compare.split(",")) if options.compare else (),
+            json=options.json,
+            svg=options.svg,
+            save_trace=options.save_trace,
+        ),
+        engine,
+    )

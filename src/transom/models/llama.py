@@ -1,0 +1,119 @@
+"""Llama: full attention in every layer, SiLU gates, no norms but before each block.
+
+Llama 2 and 3, SmolLM2, TinyLlama and what else files call by this name. Source: the keys and the order of
+rows that llama.cpp's converter writes.
+"""
+
+from dataclasses import replace
+from math import sqrt
+
+import numpy as np
+
+from transom.errors import ModelFileError
+from transom.models.spec import LayerSpec, LayerWeights, Model, ModelSpec, ModelWeights, Rope
+from transom.models.tensors import Tensors, head, require_heads
+from transom.ops.protocol import AttentionShape, Gate, Precision
+from transom.values import Full
+from transom.weights.gguf import GgufFile, GgufTensor
+from transom.weights.packing import pack
+
+ARCHITECTURE = "llama"
+
+
+def load(file: GgufFile) -> Model:
+    """Raises ModelFileError, naming what is missing, of the wrong shape or not supported."""
+    spec = _spec(file)
+    layers = tuple(_layer(file, spec, number) for number in range(len(spec.layers)))
+    tensors = Tensors(file)
+    embedding = tensors.packed("token_embd", spec.vocabulary, spec.dim, Precision.INT16)
+    final_norm = tensors.norm("output_norm", spec.dim)
+    return Model(
+        spec, ModelWeights(embedding, layers, final_norm, head(file, embedding, spec.vocabulary, spec.dim))
+    )
+
+
+def _spec(file: GgufFile) -> ModelSpec:
+    meta = file.metadata
+    dim = meta.integer("llama.embedding_length")
+    layers = meta.integer("llama.block_count")
+    heads = meta.integer("llama.attention.head_count")
+    kv_heads = meta.integer("llama.attention.head_count_kv", heads)
+    head_dim = meta.integer("llama.attention.key_length", dim // max(heads, 1))
+    _require_supported(file, layers, head_dim)
+    require_heads(file, heads, kv_heads, head_dim, "the width of a head")
+    attention = AttentionShape(heads, kv_heads, head_dim, None, 1.0 / sqrt(head_dim))
+    rope = _rope(file, head_dim)
+    return ModelSpec(
+        name=meta.text("general.name", file.path.stem),
+        architecture=ARCHITECTURE,
+        vocabulary=Tensors(file).rows("token_embd"),
+        dim=dim,
+        context=meta.integer("llama.context_length"),
+        eps=meta.number("llama.attention.layer_norm_rms_epsilon", 1e-5),
+        embed_scale=1.0,
+        gate=Gate.SILU,
+        components=(Full(),),
+        layers=tuple(LayerSpec(0, number, attention, rope) for number in range(layers)),
+    )
+
+
+def _require_supported(file: GgufFile, layers: int, head_dim: int) -> None:
+    meta = file.metadata
+    if layers < 1:
+        raise ModelFileError(f"{file.path}: llama.block_count is {layers}")
+    if meta.integer("llama.expert_count", 0):
+        raise ModelFileError(f"{file.path}: llama.expert_count: a mixture of experts is not supported")
+    rotated = meta.integer("llama.rope.dimension_count", head_dim)
+    if rotated != head_dim:
+        raise ModelFileError(
+            f"{file.path}: llama.rope.dimension_count is {rotated}, of heads {head_dim} wide: "
+            "heads turned in part are not supported"
+        )
+    scaling = meta.text("llama.rope.scaling.type", "none")
+    if scaling not in ("none", "linear"):
+        raise ModelFileError(f"{file.path}: llama.rope.scaling.type {scaling!r} is not supported")
+
+
+def _rope(file: GgufFile, head_dim: int) -> Rope:
+    """Llama 3.1 and later stretch each pair by a factor of its own, which the file lists."""
+    meta = file.metadata
+    base = meta.number("llama.rope.freq_base", 10_000.0)
+    factor = meta.number("llama.rope.scaling.factor", 1.0)
+    tensors = Tensors(file)
+    if "rope_freqs" not in tensors:
+        return Rope(base, head_dim, factor)
+    factors = tensors.norm("rope_freqs", head_dim // 2)
+    if not (np.isfinite(factors) & (factors > 0)).all():
+        raise ModelFileError(f"{file.path}: rope_freqs.weight: a factor is not above 0")
+    return Rope(base, head_dim, factor, tuple(factors.tolist()))
+
+
+def _layer(file: GgufFile, spec: ModelSpec, number: int) -> LayerWeights:
+    shape = spec.layers[number].attention
+    dim, q, kv = spec.dim, shape.heads * shape.head_dim, shape.kv_heads * shape.head_dim
+    block = Tensors(file, f"blk.{number}.")
+    hidden = block.rows("ffn_gate")
+    query = _halves(block.matrix("attn_q", q, dim), shape.head_dim)
+    key = _halves(block.matrix("attn_k", kv, dim), shape.head_dim)
+    return LayerWeights(
+        attention_norm=block.norm("attn_norm", dim),
+        query_norm=None,
+        key_norm=None,
+        qkv=pack([query, key, block.matrix("attn_v", kv, dim)], Precision.INT8),
+        output=block.packed("attn_output", dim, q),
+        attention_post_norm=None,
+        mlp_norm=block.norm("ffn_norm", dim),
+        gate_up=pack([block.matrix(name, hidden, dim) for name in ("ffn_gate", "ffn_up")], Precision.INT8),
+        down=block.packed("ffn_down", dim, hidden),
+        mlp_post_norm=None,
+    )
+
+
+def _halves(tensor: GgufTensor, head_dim: int) -> GgufTensor:
+    """Rows of each head from the file's order, pair after pair, to ours: first halves, then second halves.
+
+    Rows are whole blocks, so they move as they are.
+    """
+    out = tensor.shape[0]
+    rows = tensor.data.reshape(out // head_dim, head_dim // 2, 2, -1)
+    return replace(tensor, data=np.ascontiguousarray(rows.transpose(0, 2, 1, 3)).reshape(-1))

@@ -1,0 +1,61 @@
+"""A model file's tensors by name, checked to have the shape that a family expects."""
+
+from dataclasses import dataclass
+
+from transom.errors import ModelFileError
+from transom.ops.protocol import F32, Matrix, Precision
+from transom.weights.gguf import GgufFile, GgufTensor
+from transom.weights.packing import pack, vector
+
+
+@dataclass(frozen=True, slots=True)
+class Tensors:
+    """Those of `file` whose names are `prefix`, a name, `.weight`. All methods raise ModelFileError."""
+
+    file: GgufFile
+    prefix: str = ""
+
+    def __contains__(self, name: str) -> bool:
+        return self._full(name) in self.file.tensors
+
+    def _full(self, name: str) -> str:
+        return f"{self.prefix}{name}.weight"
+
+    def rows(self, name: str) -> int:
+        """Of a matrix of any shape."""
+        tensor = self.file.tensor(self._full(name))
+        if len(tensor.shape) != 2:
+            raise tensor.error(f"shape {tensor.shape}, where a matrix is expected")
+        return tensor.shape[0]
+
+    def matrix(self, name: str, out: int, width: int) -> GgufTensor:
+        return self._shaped(name, (out, width))
+
+    def packed(self, name: str, out: int, width: int, precision: Precision = Precision.INT8) -> Matrix:
+        return pack([self.matrix(name, out, width)], precision)
+
+    def norm(self, name: str, size: int) -> F32:
+        return vector(self._shaped(name, (size,)))
+
+    def _shaped(self, name: str, shape: tuple[int, ...]) -> GgufTensor:
+        tensor = self.file.tensor(self._full(name))
+        if tensor.shape != shape:
+            raise tensor.error(f"shape {tensor.shape}, where {shape} is expected")
+        return tensor
+
+
+def head(file: GgufFile, embedding: Matrix, vocabulary: int, dim: int) -> Matrix:
+    """The output matrix: the file's own, or the embedding once more."""
+    tensors = Tensors(file)
+    return tensors.packed("output", vocabulary, dim, Precision.INT16) if "output" in tensors else embedding
+
+
+def require_heads(file: GgufFile, heads: int, kv_heads: int, head_dim: int, key: str) -> None:
+    """ModelFileError unless query heads divide among key heads, and heads are a multiple of 32 wide.
+
+    `key` names where `head_dim` comes from.
+    """
+    if kv_heads < 1 or heads < 1 or heads % kv_heads:
+        raise ModelFileError(f"{file.path}: {heads} heads do not divide among {kv_heads} key heads")
+    if head_dim < 32 or head_dim % 32:
+        raise ModelFileError(f"{file.path}: {key} is {head_dim}; a multiple of 32 is needed")

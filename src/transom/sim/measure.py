@@ -1,0 +1,119 @@
+"""Times steps of the real engine: many small batches of random prompts, of none of the workloads' shapes."""
+
+import time
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from statistics import median
+
+import numpy as np
+
+from transom.engine.engine import Engine
+from transom.sched.turn import Submit, turn
+from transom.sim.costs import Load, load_of
+from transom.sim.fit import Timed
+from transom.values import Request, RequestId, Runner, StepResult, StepWork, Window
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """So many requests at once, each with a prompt of so many tokens."""
+
+    requests: int
+    prompt_tokens: int
+
+
+BATCHES = tuple(
+    Batch(requests, prompt)
+    for requests, prompt in (
+        (1, 24),
+        (1, 190),
+        (1, 700),
+        (1, 2_600),
+        (1, 6_000),
+        (2, 45),
+        (2, 480),
+        (3, 130),
+        (4, 240),
+        (5, 900),
+        (6, 70),
+        (8, 40),
+        (10, 180),
+        (12, 400),
+        (16, 50),
+        (20, 220),
+        (24, 90),
+        (32, 30),
+    )
+)
+DECODES = 12
+"""Tokens of each answer."""
+
+Told = Callable[[int, int], None]
+
+
+class _Watched:
+    """A runner that says what it is given. Mutable: it keeps the step until it is taken."""
+
+    def __init__(self, runner: Runner) -> None:
+        self._runner = runner
+        self.works: list[StepWork] = []
+
+    def run(self, work: StepWork) -> StepResult:
+        self.works.append(work)
+        return self._runner.run(work)
+
+
+def measure(engine: Engine, batches: Sequence[Batch], seed: int, told: Told | None = None) -> list[Timed]:
+    """Steps of all batches, in order, those that are alike as one. The first batch runs once more before."""
+    chance = np.random.default_rng(seed)
+    _run(engine, batches[0], chance)
+    steps: list[Timed] = []
+    for number, batch in enumerate(batches):
+        steps += _alike(_run(engine, batch, chance), batch)
+        if told is not None:
+            told(number + 1, len(batches))
+    return steps
+
+
+def window_of(engine: Engine) -> int:
+    """Of the layers that have one; 0 if none does."""
+    windows = [c.window for c in engine.sizing.layout.components if isinstance(c, Window)]
+    return windows[0] if windows else 0
+
+
+def _run(engine: Engine, batch: Batch, chance: np.random.Generator) -> list[tuple[Load, float]]:
+    """Every step until all have ended: what it was and how long the whole turn took."""
+    runner = _Watched(engine.runner)
+    commands = [Submit(request) for request in _requests(engine, batch, chance)]
+    steps: list[tuple[Load, float]] = []
+    while True:
+        began = time.perf_counter()
+        taken = turn(engine.scheduler, commands, runner, time.monotonic())
+        seconds = time.perf_counter() - began
+        commands = []
+        if taken.failure is not None:
+            raise taken.failure
+        if taken.idle is not None:
+            return steps
+        steps.append((load_of(runner.works.pop(), window_of(engine)), seconds))
+
+
+def _requests(engine: Engine, batch: Batch, chance: np.random.Generator) -> list[Request]:
+    vocabulary = engine.model.spec.vocabulary
+    prompts = chance.integers(0, vocabulary, (batch.requests, batch.prompt_tokens), dtype=np.int32)
+    first = engine.scheduler.stats().finished
+    return [Request(RequestId(first + number), prompt, DECODES) for number, prompt in enumerate(prompts)]
+
+
+def _alike(steps: Sequence[tuple[Load, float]], batch: Batch) -> list[Timed]:
+    """One for all steps with the same spans, tokens and choices: their mean load, and median time."""
+    groups: dict[tuple[int, int, int], list[tuple[Load, float]]] = defaultdict(list)
+    for load, seconds in steps:
+        groups[load.spans, load.tokens, load.choices].append((load, seconds))
+    timed = []
+    for (spans, tokens, _), group in groups.items():
+        loads = np.array([load for load, _ in group]).mean(axis=0)
+        name = f"{batch.requests} x {batch.prompt_tokens}: {spans} spans, {tokens} tokens"
+        timed.append(Timed(name, Load(*loads.round().astype(int).tolist()), median([s for _, s in group])))
+    return timed

@@ -1,0 +1,1 @@
+"""Stories told in the terminal: what memory and scheduler really do, beside what another engine did."""

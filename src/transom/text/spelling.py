@@ -1,0 +1,134 @@
+"""How the pieces of a vocabulary spell text: SentencePiece's way and GPT-2's, on `tokenizers`."""
+
+from typing import Protocol
+
+import tokenizers
+from tokenizers import AddedToken, models, normalizers, pre_tokenizers
+
+from transom.text.merges import merges
+from transom.text.vocabulary import ByteLevel, Cut, PieceKind, SentencePiece, Vocabulary
+
+SPACE = "▁"
+"""SentencePiece's stand-in for a space."""
+
+
+class Spelling(Protocol):
+    """Immutable, and safe to use from several threads."""
+
+    @property
+    def encoder(self) -> tokenizers.Tokenizer:
+        """Encodes text, made ready by `prepare`, in which no control token counts."""
+        ...
+
+    def prepare(self, text: str) -> str: ...
+
+    def piece_bytes(self, piece: str, kind: PieceKind) -> bytes:
+        """What a piece stands for in text, a control token for its name."""
+        ...
+
+
+def spelling_of(vocabulary: Vocabulary) -> Spelling:
+    match vocabulary.spelling:
+        case SentencePiece() as spelling:
+            return SentencePieceSpelling(vocabulary, spelling)
+        case ByteLevel() as spelling:
+            return ByteLevelSpelling(vocabulary, spelling)
+
+
+class SentencePieceSpelling:
+    """Where conversions to `tokenizers` and SentencePiece differ (merges that no SentencePiece model makes,
+    long runs of spaces), SentencePiece is followed, and with it llama.cpp.
+    """
+
+    def __init__(self, vocabulary: Vocabulary, spelling: SentencePiece) -> None:
+        unknown = vocabulary.unknown
+        model = models.BPE(
+            _ids(vocabulary),
+            merges(vocabulary, spelling.scores),
+            unk_token=None if unknown is None else vocabulary.pieces[unknown],
+            fuse_unk=True,
+            byte_fallback=True,
+        )
+        self.encoder = tokenizers.Tokenizer(model)
+        self.encoder.normalizer = normalizers.Replace(" ", SPACE)
+        _add_user_defined(self.encoder, vocabulary)
+
+    def prepare(self, text: str) -> str:
+        """SentencePiece cannot tell a "▁" that was typed from a space; neither do we."""
+        return text.replace(SPACE, " ")
+
+    def piece_bytes(self, piece: str, kind: PieceKind) -> bytes:
+        if kind == PieceKind.BYTE:
+            return bytes([int(piece[3:5], 16)])
+        return piece.replace(SPACE, " ").encode()
+
+
+class ByteLevelSpelling:
+    """A byte that no piece spells is left out, as in llama.cpp; SmolLM2 lacks 21, all but unseen in text."""
+
+    def __init__(self, vocabulary: Vocabulary, spelling: ByteLevel) -> None:
+        # Llama 3 takes a whole word that is a piece as it is, whatever the merges would make of it.
+        whole = spelling.cut == Cut.LLAMA3
+        self.encoder = tokenizers.Tokenizer(
+            models.BPE(_ids(vocabulary), spelling.merges, ignore_merges=whole)
+        )
+        self.encoder.pre_tokenizer = pre_tokenizers.Sequence(
+            [*_CUTS[spelling.cut](), pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)]
+        )
+        _add_user_defined(self.encoder, vocabulary)
+
+    def prepare(self, text: str) -> str:
+        return text
+
+    def piece_bytes(self, piece: str, kind: PieceKind) -> bytes:
+        if kind != PieceKind.NORMAL:
+            return piece.encode()
+        return bytes(BYTE_OF[character] for character in piece)
+
+
+def _ids(vocabulary: Vocabulary) -> dict[str, int]:
+    return {piece: i for i, piece in enumerate(vocabulary.pieces)}
+
+
+def _add_user_defined(encoder: tokenizers.Tokenizer, vocabulary: Vocabulary) -> None:
+    """They are matched in the text as typed, before anything else."""
+    user_defined = [vocabulary.pieces[i] for i in vocabulary.ids_of(PieceKind.USER_DEFINED)]
+    encoder.add_tokens([AddedToken(piece, normalized=False, special=False) for piece in user_defined])
+
+
+# ---------------------------------------------------------------- bytes as characters
+
+
+def _characters() -> dict[int, str]:
+    """Printable Latin-1 characters stand for themselves; the other bytes, ascending, for U+0100 and on."""
+    printable = {*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)}
+    others = [byte for byte in range(256) if byte not in printable]
+    return {byte: chr(byte) for byte in printable} | {
+        byte: chr(256 + rank) for rank, byte in enumerate(others)
+    }
+
+
+CHARACTER_OF = _characters()
+BYTE_OF = {character: byte for byte, character in CHARACTER_OF.items()}
+
+
+# ---------------------------------------------------------------- cuts
+
+_GPT2 = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"
+_LLAMA3 = (
+    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*"
+    r"|\s*[\r\n]+|\s+(?!\S)|\s+"
+)
+_QWEN2 = _LLAMA3.replace(r"\p{N}{1,3}", r"\p{N}")
+
+
+def _split(pattern: str) -> pre_tokenizers.PreTokenizer:
+    return pre_tokenizers.Split(tokenizers.Regex(pattern), "isolated")
+
+
+_CUTS = {
+    Cut.GPT2: lambda: [_split(_GPT2)],
+    Cut.SMOLLM: lambda: [_split(r"\p{N}"), _split(_GPT2)],
+    Cut.LLAMA3: lambda: [_split(_LLAMA3)],
+    Cut.QWEN2: lambda: [_split(_QWEN2)],
+}

