@@ -342,7 +342,7 @@ class Order(Generic[Item]):
 
     def _unborn(self, link: Link[Item], before: tuple[int, float, int]) -> None:
         """It was never listed: its serial number is another's to have."""
-        assert link.serial and link.listed, link.item
+        assert link.listed, link.item
         link.serial = link.born = 0
         link.last, link.base, link.uses = before
 
