@@ -33,12 +33,12 @@ BY_ITSELF = ("tests/reports", "tests/exhaustive")
 REPLACE = """\
             both = np.flatnonzero((ours != 0) & (theirs != 0))
             if len(both):
-                pool, entries = self.tree.pools[component], node.pages[component].copy()
-                self._adopt(component, ours[both])
+                pool, entries = self._tree.pools[component], node.pages[component].copy()
+                self._adopt(holding, component, ours[both])
                 entries[both + (first - start)] = ours[both]
-                self.tree._replace(node, component, entries)
+                self._tree._replace(node, component, entries.tobytes(), (entries != 0).tobytes())
                 pool.reference(theirs[both])
-                pool._references[theirs[both]] = 1
+                pool._state[theirs[both]] = -2
                 pool.unreference(theirs[both])
                 pool.release(theirs[both])
 """
@@ -49,8 +49,8 @@ MUTANTS = (
     Mutant(
         "repair-publishes-inexact",
         "match.py",
-        "            return grid.keep(self.begin.full_until)\n",
-        "            return self.kept(grid)\n",
+        "Share(kept, pages, takes, source, grid.keep(begin.full_until))",
+        "Share(kept, pages, takes, source, kept)",
     ),
     Mutant(
         "repair-a-window-too-late",
@@ -80,8 +80,8 @@ MUTANTS = (
     Mutant(
         "full-pages-found-are-given-back",
         "holding.py",
-        "found = max(self.published, grid.floor(self.full_until)) if grid.rooted else self.published",
-        "found = self.published",
+        "            found = max(found, grid.floor(self.full_until))\n",
+        "            pass\n",
     ),
     Mutant(
         "full-pages-taken-twice",
@@ -100,7 +100,7 @@ MUTANTS = (
     Mutant(
         "replace-locked-full",
         "publish.py",
-        "            self._return_duplicates(component, first, ours, theirs)\n",
+        "            self._return_duplicates(holding, component, first, ours, theirs)\n",
         REPLACE,
         alone=BY_ITSELF,
     ),
@@ -108,13 +108,11 @@ MUTANTS = (
     Mutant(
         "row-keeps-duplicates",
         "publish.py",
-        "        self.rows[component].write(self.holding.row, first, np.where(both, theirs, ours))\n",
+        "        self._rows[component].write(holding.row, first, np.where(both, theirs, ours))\n",
         "",
     ),
     Mutant("duplicates-unreferenced", "publish.py", "        pool.reference(theirs[both])\n", ""),
-    Mutant(
-        "duplicates-kept", "publish.py", "        pool.give(ours[both], owner_of(self.holding.row))\n", ""
-    ),
+    Mutant("duplicates-kept", "publish.py", "        pool.give(ours[both], owner_of(holding.row))\n", ""),
     Mutant(
         "holes-not-filled",
         "publish.py",
@@ -125,7 +123,7 @@ MUTANTS = (
     Mutant(
         "merge-what-is-published",
         "publish.py",
-        "first = max(start, self.holding.shared(grid))",
+        "first = max(start, holding.shared(grid))",
         "first = start",
     ),
     Mutant("publish-leaves-empty-tails", "cache.py", "            self.tree.trim(path.end)\n", ""),
@@ -133,7 +131,7 @@ MUTANTS = (
     Mutant(
         "holes-uncounted",
         "publish.py",
-        "                self.counters.add(component, holes_filled=len(fresh))\n",
+        "                self._counters.add(component, holes_filled=len(fresh))\n",
         "",
     ),
     # ------------------------------------------------------------ admission
@@ -162,13 +160,13 @@ MUTANTS = (
     Mutant(
         "hit-unreferenced",
         "cache.py",
-        "            self.pools[component].reference(present(entries))\n            self.rows",
-        "            self.rows",
+        "                pool.reference(present(found.pages))\n",
+        "",
     ),
     Mutant(
         "copy-source-unreferenced",
         "cache.py",
-        "                self.pools[component].reference([source])\n",
+        "                pool.reference(as_pages([found.source]))\n",
         "                pass\n",
     ),
     Mutant("copy-unasked", "cache.py", "        self._make_room(takes, holding.request)\n", ""),
@@ -181,13 +179,13 @@ MUTANTS = (
     Mutant(
         "partial-page-not-pinned",
         "begin.py",
-        " + (pool.unreferenced([source]) if source else 0))",
-        ")",
+        "pins.append(pool.unreferenced(share.pages) + source)",
+        "pins.append(pool.unreferenced(share.pages))",
     ),
     Mutant(
         "inexact-forgotten",
         "match.py",
-        "begun_nowhere = self.takes(grid) and not self.source(component, grid)",
+        "begun_nowhere = takes and not source and grid.by_reference",
         "begun_nowhere = False",
     ),
     Mutant("inexact-published", "cache.py", "            self._give_up_inexact(holding)\n", ""),
@@ -196,8 +194,8 @@ MUTANTS = (
     Mutant(
         "extend-into-the-last-page",
         "holding.py",
-        "grid.entries(max(self.allocated, self.full_until) if grid.rooted else self.allocated)",
-        "grid.floor(max(self.allocated, self.full_until) if grid.rooted else self.allocated)",
+        "grid.entries(max(allocated, self.full_until) if grid.rooted else allocated)",
+        "grid.floor(max(allocated, self.full_until) if grid.rooted else allocated)",
     ),
     Mutant("extend-unasked", "cache.py", "            self._make_room(growth, holding.request)\n", ""),
     Mutant(
@@ -238,21 +236,21 @@ MUTANTS = (
     ),
     Mutant(
         "row-names-what-it-let-go",
-        "cache.py",
-        "            self.rows[component].clear(holding.row, start, middle)\n",
+        "rows.py",
+        "        entries[...] = 0\n",
         "",
     ),
     Mutant(
         "let-go-of-too-little",
         "cache.py",
-        "middle = min(max(start, holding.shared(self.grids[component])), end)",
+        "middle = min(holding.shared(self.grids[component]), end)",
         "middle = start",
     ),
     Mutant(
         "flush-keeps-all",
         "cache.py",
-        "                purge(self.tree, root)\n            self._forget",
-        "                pass\n            self._forget",
+        "                purge(self.tree, root)\n            self.forget",
+        "                pass\n            self.forget",
     ),
     Mutant("flush-hides-nothing", "cache.py", '"epoch", self.epoch + 1', '"epoch", self.epoch'),
     Mutant("reclaims-uncounted", "reclaim.py", "if pool.tree < pages:", "if pool.tree > pages:"),
@@ -318,8 +316,8 @@ MUTANTS = (
     Mutant(
         "row-lacks-what-it-keeps",
         "match.py",
-        "return self.path.read(component, min(self.kept(grid), found), found)",
-        "return self.path.read(component, min(self.kept(grid) + 1, found), found)",
+        "pages = self.path.read(component, kept, found) if kept < found else NO_PAGES",
+        "pages = self.path.read(component, kept + 1, found) if kept < found else NO_PAGES",
     ),
     # ------------------------------------------------------------ the tree
     Mutant(
@@ -337,14 +335,14 @@ MUTANTS = (
     Mutant(
         "pages-not-undone",
         "tree.py",
-        "        self._journal.log(self._restore, node, node.key, node.pages, node.resident)\n",
-        "",
+        "        self._journal.log(self._restore, node, node.key, node.runs, node.resident)\n        node.key",
+        "        node.key",
     ),
     Mutant("node-not-undone", "tree.py", "        self._journal.log(self._unlink, node)\n", ""),
     Mutant(
         "root-not-undone",
         "tree.py",
-        "            self._journal.log(self.roots.__setitem__, node.namespace, node)\n",
+        "            self._journal.log(self.roots.__setitem__, node.space, node)\n",
         "",
     ),
     Mutant(
@@ -356,8 +354,8 @@ MUTANTS = (
     Mutant(
         "a-cut-of-one-component",
         "tree.py",
-        "        for component in range(len(self.pools)):\n            resident",
-        "        for component in (0,):\n            resident",
+        "        return taken\n",
+        "        return taken[:1]\n",
     ),
     Mutant(
         "parents-older-than-children",
@@ -365,7 +363,12 @@ MUTANTS = (
         "not (self.rooted[component] and node.children)",
         "not False",
     ),
-    Mutant("slid-pages-are-used", "tree.py", "nodes = path.nodes[max(0, after - 1) :]", "nodes = path.nodes"),
+    Mutant(
+        "slid-pages-are-used",
+        "tree.py",
+        "nodes = path.nodes[after - 1 :] if after else path.nodes",
+        "nodes = path.nodes",
+    ),
     Mutant(
         "passed-over-without-ancestors",
         "order.py",
@@ -410,8 +413,8 @@ MUTANTS = (
     Mutant(
         "reclaim-what-is-read",
         "reclaim.py",
-        "    if not np.count_nonzero(references):\n",
-        "    if True:\n",
+        "return tree.pools[component].idle_among(node.runs[component])",
+        "return node.resident[component]",
     ),
     Mutant(
         "windows-end-goes-first",
@@ -422,8 +425,8 @@ MUTANTS = (
     Mutant(
         "whole-leaves-go",
         "reclaim.py",
-        "min(most, tree.pools[component].unreferenced(node.pages[component]))",
-        "tree.pools[component].unreferenced(node.pages[component])",
+        "min(most, tree.pools[component].unreferenced(pages_of(node.runs[component])))",
+        "tree.pools[component].unreferenced(pages_of(node.runs[component]))",
     ),
     Mutant("purge-from-the-root", "reclaim.py", "return found[::-1]", "return found"),
     Mutant("vacated-nodes-untrimmed", "reclaim.py", "    tree.trim(node)\n", ""),
@@ -437,8 +440,8 @@ MUTANTS = (
     Mutant(
         "adopted-unread",
         "pool.py",
-        "        self._references[index] = 1\n",
-        "        self._references[index] = 0\n",
+        "        self._state[index] = TREE - 1\n",
+        "        self._state[index] = TREE\n",
     ),
     Mutant(
         "released-still-idle",
@@ -449,32 +452,32 @@ MUTANTS = (
     Mutant(
         "twice-in-one-call",
         "pool.py",
-        '        assert self._stamp[index].tobytes() == order.tobytes(), (self.name, "named twice", index)\n',
+        '            assert self._marked[pages].tobytes() == marks.tobytes(), (self.name, "named twice", pages)\n',
         "",
     ),
     Mutant(
         "anybody-gives",
         "pool.py",
-        "        assert self._all_of(index, owner), (self.name, owner, index, self._owner[index])\n",
+        "        assert self._all_are(pages, state), (self.name, state, pages, self._state[pages])\n",
         "",
     ),
     Mutant(
         "released-while-read",
         "pool.py",
-        "        assert not self._references[index].any(), (self.name, index, self._references[index])\n",
+        "        self._require(index, TREE)\n",
         "",
     ),
     Mutant(
         "below-zero",
         "pool.py",
-        "        assert np.count_nonzero(counts) == len(index), (self.name, index, counts)\n",
+        '        assert fewest > 0, (self.name, "read by nobody", index, state)\n',
         "",
     ),
     Mutant(
         "idle-miscounted",
         "pool.py",
-        "        self.idle -= len(index) - int(np.count_nonzero(counts))",
-        "        self.idle -= len(index)",
+        "            self.idle -= len(index) - count_nonzero(state - _TREE)",
+        "            self.idle -= len(index)",
     ),
     Mutant("give-not-undone", "pool.py", "        self._journal.log(self._pop, index, owner)\n", ""),
     Mutant("adopt-not-undone", "pool.py", "        self._journal.log(self._disown, index, owner)\n", ""),
@@ -507,6 +510,30 @@ MUTANTS = (
     ),
     Mutant("any-size-works", "layout.py", "        if pages < least:\n", "        if pages < 1:\n"),
     Mutant("one-pool-suffices", "layout.py", "return all(most <= pages", "return any(most <= pages"),
+    # ------------------------------------------------------------ what is remembered, and in which order
+    Mutant("price-kept-while-pinned", "tree.py", "        if not node.pinned:  #", "        if True:  #"),
+    Mutant(
+        "price-outlives-undoing",
+        "tree.py",
+        "        node.size = len(resident[0])\n        node.forget_prices()\n",
+        "        node.size = len(resident[0])\n",
+    ),
+    Mutant(
+        "price-outlives-holes",
+        "tree.py",
+        "        node.runs, node.resident = tuple(runs), tuple(resident)\n        node.forget_prices()\n",
+        "        node.runs, node.resident = tuple(runs), tuple(resident)\n",
+    ),
+    Mutant("ascending-out-of-order", "order.py", "or entry > ascending[-1])", "or True)"),
+    Mutant("least-of-one-queue", "order.py", "heap[0] < ascending[0] if heap and ascending", "False if heap"),
+    Mutant(
+        "read-of-anybody",
+        "pool.py",
+        """        assert fewest >= 0, (self.name, "not the tree's", index, state)\n""",
+        "",
+    ),
+    Mutant("reading-not-undone", "pool.py", "        self._journal.log(self._end_read, index)\n", ""),
+    Mutant("told-under-another-name", "tree.py", "(*node.above, upper.key)", "node.above"),
     # ---- budget, orders, states, fork, pins, events
     Mutant(
         "budget-forgets-idle", "budget.py", "self.limit - self.in_use() + idle", "self.limit - self.in_use()"
@@ -522,20 +549,20 @@ MUTANTS = (
     Mutant(
         "useless-is-useful",
         "tree.py",
-        "rank = RANK_USELESS if useless else RANK_USEFUL",
+        "rank = RANK_USELESS if there.find(1, 0, island) >= 0 else RANK_USEFUL",
         "rank = RANK_USEFUL",
     ),
     Mutant(
         "no-slack",
         "components.py",
-        "self.needed(end * self.page_size) - 1 - start",
-        "self.needed(end * self.page_size) + 1 - start",
+        "return need - 1 - start if need > start else 0",
+        "return need + 1 - start if need > start else 0",
     ),
     Mutant(
         "prompt-end-is-no-boundary",
         "publish.py",
-        "extend = self.tree.grow if is_boundary else self.tree.lengthen",
-        "extend = self.tree.lengthen",
+        "extend = self._tree.grow if is_boundary else self._tree.lengthen",
+        "extend = self._tree.lengthen",
     ),
     Mutant("half-a-stretch", "reclaim.py", "node.size if tree.gives_whole else most", "most"),
     Mutant(

@@ -15,9 +15,10 @@ from transom.fuzz.draw import draw_setting
 from transom.fuzz.kinds import MIXES, PAGE_SIZES, WINDOWS
 from transom.fuzz.operations import Setting, read_script, write_script
 from transom.fuzz.shrink import shrink
-from transom.kv.cache import Begin, HybridCache
+from transom.kv.cache import HybridCache
+from transom.kv.components import PageRule
 from transom.kv.holding import Holding
-from transom.kv.match import Hit
+from transom.kv.match import Hit, Share, repaired
 from transom.kv.order import CachePolicy
 from transom.kv.repair import repair_start
 from transom.values import PageCopy, Tokens
@@ -38,7 +39,7 @@ SCRIPT: list[do.Operation] = [
 
 ALWAYS_POSSIBLE = (
     do.Ask, do.Admit, do.AdmitCold, do.Extend, do.Run, do.Publish, do.Slide, do.Truncate, do.Drop, do.Flush,
-    do.Fork, do.Pin, do.Undone,
+    do.Fork, do.Pin, do.Reclaim, do.Undone,
 )  # fmt: skip
 """In every mix; copies are not."""
 
@@ -73,7 +74,8 @@ def test_every_kind_of_cache_is_drawn() -> None:
     assert {setting.mix for setting in drawn} == set(MIXES)
     assert {setting.prefix_caching for setting in drawn} == {True, False}
     assert {setting.policy for setting in drawn} == set(CachePolicy)
-    assert {setting.mix for setting in drawn if setting.layers} == set(REPAIRED)
+    with_state = {mix for mix in MIXES if "S" in mix}
+    assert {setting.mix for setting in drawn if setting.layers} == {*REPAIRED, *with_state}
     shared = [setting for setting in drawn if setting.page_bytes]
     assert 30 < len(shared) < 120 and {setting.mix for setting in shared} == set(MIXES)
 
@@ -163,12 +165,13 @@ def test_content_that_is_not_the_requests_own_is_found(monkeypatch: pytest.Monke
 
 
 def test_a_repair_that_files_what_is_not_exact_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    exact = Hit.exact
-    monkeypatch.setattr(
-        Hit,
-        "exact",
-        lambda hit, *place: hit.kept(place[1]) if hit.begin.is_repair else exact(hit, *place),
-    )
+    right = Hit.share
+
+    def wrong(hit: Hit, component: int, grid: PageRule) -> Share:
+        found = right(hit, component, grid)
+        return found._replace(exact=found.kept) if hit.begin.is_repair else found
+
+    monkeypatch.setattr(Hit, "share", wrong)
     assert "filed what is not exact" in first_error(mix="FW")
 
 
@@ -179,15 +182,23 @@ def test_a_repair_that_begins_too_late_is_found(monkeypatch: pytest.MonkeyPatch)
         "transom.kv.match.repair_start",
         lambda grids, layers, until: min(until - 1, start(grids, layers, until) + 1),
     )
-    monkeypatch.setattr(Begin, "__post_init__", lambda begin: None)
     assert "computed from what is not exact" in first_error(mix="FW")
+
+
+def test_a_repair_offered_beside_a_state_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No window of tokens gives a state back, so where there is one none is to be offered."""
+    monkeypatch.setattr(
+        "transom.kv.begin.repaired",
+        lambda hit, grids, layers: repaired(hit, grids[:2], tuple([layer for layer in layers if layer < 2])),
+    )
+    assert re.search("possible|another state", first_error(mix="FWS"))
 
 
 def test_a_fork_that_writes_where_the_first_one_does_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     """Its copies are noted, and never run."""
     monkeypatch.setattr(
         "transom.kv.fork.PageCopy",
-        lambda component, source, target, slots: PageCopy(component, target, target, slots),
+        lambda component, source, target, slots: PageCopy(component, source, target, 0),
     )
     assert re.search("reads position|was not computed|filed", first_error(mix="FW"))
 

@@ -42,9 +42,14 @@ def draw_setting(random: Random, page_size: int | None, window: int | None, mix:
 
 
 def draw_layers(random: Random, kinds: tuple[ComponentSpec, ...]) -> tuple[int, ...]:
-    """A short model on these components, if any is rebuilt from another and that pays within a context."""
-    if any(is_state(kind) for kind in kinds) or random.random() < 0.2:
+    """A short model on these components, if any is rebuilt from another and that pays within a context.
+
+    Beside a state nothing is ever rebuilt: there layers are drawn to see that.
+    """
+    if random.random() < 0.2:
         return ()
+    if any(is_state(kind) for kind in kinds):
+        return tuple(random.sample(range(len(kinds)), len(kinds)))
     if len({keeps_everything(kind, CONTEXT) for kind in kinds}) == 1:
         return ()
     layers = list(range(len(kinds))) + [random.randrange(len(kinds)) for _ in range(random.randrange(3))]
@@ -63,6 +68,8 @@ class Drawer:
         self._seen: deque[tuple[int, ...]] = deque([(0,) * CONTEXT], PROMPTS_REMEMBERED)
         self._requests = 0
         self._refused = 0
+        states = any(is_state(kind) for kind in driver.cache.layout.components)
+        self._rebuilds = bool(driver.setting.layers) and not states
 
     def next(self) -> Operation:
         """An operation that mostly can be done where the driver stands."""
@@ -79,7 +86,7 @@ class Drawer:
             return do.Undone(tuple(self._bookkeeping() for _ in range(self._random.randrange(1, 7))))
         if chance < 0.03:
             return self._pin()
-        if driver.setting.layers and chance < 0.08:
+        if chance < (0.08 if self._rebuilds else 0.035):
             return self._reclaim()
         if len(driver.jobs) < driver.setting.rows and (not driver.jobs or chance < 0.25):
             return self._arrival()
@@ -126,11 +133,11 @@ class Drawer:
         return before + fresh
 
     def _reclaim(self) -> do.Reclaim:
-        """Windows go by the dozen, what they are rebuilt from now and then."""
+        """Windows go by the dozen where they are rebuilt, what they are rebuilt from now and then."""
         kinds = self._driver.cache.layout.components
         component = self._random.randrange(len(kinds))
-        most = 3 if keeps_everything(kinds[component], CONTEXT) else CONTEXT
-        return do.Reclaim(component, 1 + self._random.randrange(most))
+        dozens = self._rebuilds and not keeps_everything(kinds[component], CONTEXT)
+        return do.Reclaim(component, 1 + self._random.randrange(CONTEXT if dozens else 3))
 
     def _step(self, request: int) -> do.Bookkeeping | do.Run:
         """What a scheduler would do next with this request, or something stranger."""

@@ -29,7 +29,7 @@ class Undo(Exception):
 
 
 def world_of(setting: Setting) -> World:
-    """A world as `setting` says, with layers if it has any."""
+    """A world as `setting` says. With layers it judges repairs; beside a state there must be none."""
     budget, pages = None, setting.pages
     if setting.page_bytes:
         budget = sum(n * size for n, size in zip(setting.pages, setting.page_bytes, strict=True))
@@ -44,9 +44,9 @@ def world_of(setting: Setting) -> World:
         "policy": CachePolicy(setting.policy),
         "pin_tokens": setting.pin_tokens,
     }
-    if setting.layers:
+    if setting.layers and not any(is_state(kind) for kind in kinds):
         return LayeredWorld(kinds, pages, size, setting.layers, **keywords)
-    return World(kinds, pages, size, **keywords)
+    return World(kinds, pages, size, layers=setting.layers, **keywords)
 
 
 class Driver:
@@ -168,15 +168,16 @@ class Driver:
         return True
 
     def _reclaim(self, operation: do.Reclaim) -> bool:
-        """What is to be had is as much as before. Not with states: only the cache knows what is pending."""
+        """What is to be had is as much as before."""
         cache, component = self.cache, operation.component
-        if component >= len(cache.pools) or any(is_state(kind) for kind in cache.layout.components):
+        if component >= len(cache.pools):
             return False
         idle, space = cache.pools[component].idle, cache.space()
         if not idle:
             return False
         with cache.transaction():
             reclaim(cache.tree, component, min(idle, operation.pages))
+            cache.forget_lost_snapshots()
         assert cache.pools[component].idle <= idle - min(idle, operation.pages), (operation, idle)
         assert cache.space() == space, (operation, space)
         return True

@@ -5,8 +5,8 @@ from typing import TYPE_CHECKING
 
 from transom.kv.components import PageRule
 from transom.kv.holding import Holding, Namespace, Offer
-from transom.kv.match import Hit, best_hit, repaired
-from transom.kv.pool import PagePool
+from transom.kv.match import Hit, Share, best_hit, repaired
+from transom.kv.pool import PagePool, as_pages
 from transom.kv.tree import as_key
 from transom.values import RequestId, Tokens
 
@@ -27,28 +27,36 @@ def ways(cache: "HybridCache", namespace: Namespace, tokens: Tokens) -> Iterator
 
 def offer_of(hit: Hit, grids: tuple[PageRule, ...], pools: tuple[PagePool, ...]) -> Offer:
     """What admission at `hit` would take and reference, by component."""
-    pins = []
-    for component, (grid, pool) in enumerate(zip(grids, pools, strict=True)):
-        pages, source = hit.read(component, grid), hit.source(component, grid)
-        pins.append(pool.unreferenced(pages) + (pool.unreferenced([source]) if source else 0))
-    return Offer(hit.begin, tuple([hit.takes(grid) for grid in grids]), tuple(pins))
+    takes, pins = [], []
+    for pool, share in zip(pools, hit.shares(grids), strict=True):
+        assert share.takes >= 0 and share.source >= 0, (hit, share)
+        takes.append(share.takes)
+        source = pool.unreferenced(as_pages([share.source])) if share.source else 0
+        pins.append(pool.unreferenced(share.pages) + source)
+    return Offer(hit.begin, tuple(takes), tuple(pins))
 
 
 def holding_of(
-    hit: Hit, grids: tuple[PageRule, ...], request: RequestId, namespace: Namespace, row: int
+    hit: Hit,
+    shares: list[Share],
+    grids: tuple[PageRule, ...],
+    request: RequestId,
+    namespace: Namespace,
+    row: int,
 ) -> Holding:
     """The holding of a request that begins at `hit`: not seated yet, nothing referenced."""
-    start = hit.begin.start
+    begin = hit.begin
+    assert len(shares) == len(grids), (shares, grids)
     return Holding(
         request=request,
         row=row,
         namespace=namespace,
-        start=start,
-        computed=start,
-        allocated=start,
-        published=grids[0].floor(start),
-        kept=tuple([hit.kept(grid) for grid in grids]),
-        exact=tuple([hit.exact(component, grid) for component, grid in enumerate(grids)]),
-        full_until=hit.begin.full_until,
-        clip=hit.begin.clip,
+        start=begin.start,
+        computed=begin.start,
+        allocated=begin.start,
+        published=grids[0].floor(begin.start),
+        kept=tuple([share.kept for share in shares]),
+        exact=tuple([share.exact for share in shares]),
+        full_until=begin.full_until,
+        clip=begin.clip,
     )

@@ -22,6 +22,7 @@ class Budget:
     def __init__(
         self, limit: int | None, page_bytes: tuple[int, ...], pools: Sequence[PagePool], journal: Journal
     ) -> None:
+        assert limit is None or len(page_bytes) == len(pools), (limit, page_bytes)
         self.limit = limit
         self._sizes = page_bytes if limit is not None else (0,) * len(pools)
         self._pools = tuple(pools)
@@ -69,6 +70,7 @@ class Budget:
 
     def pages_of(self, component: int, size: int) -> int:
         """Pages of a component that make at least `size` bytes."""
+        assert size > 0 and self.limit is not None, (component, size)
         return -(-size // self._sizes[component])
 
     def discards(self) -> tuple[Discard, ...]:

@@ -4,6 +4,7 @@ A request's life:  admit  ->  (extend -> [runner] -> copies_done -> advance -> p
 """
 
 from collections.abc import Sequence
+from operator import lt
 
 from transom.errors import NoSpace
 from transom.kv import layout as sizes
@@ -16,9 +17,9 @@ from transom.kv.fork import begin_fork, copy_of, private_entries, share
 from transom.kv.holding import Begin, Holding, Namespace, Offer, Pending
 from transom.kv.journal import Journal, Transaction
 from transom.kv.layout import CacheLayout, PrefixCaching
-from transom.kv.match import Hit, found_again
+from transom.kv.match import Hit, Share, found_again
 from transom.kv.pins import Pins
-from transom.kv.pool import PagePool, owner_of, present
+from transom.kv.pool import PagePool, as_pages, owner_of, present
 from transom.kv.publish import Publisher
 from transom.kv.reclaim import make_room, purge
 from transom.kv.room import Room
@@ -64,13 +65,15 @@ class HybridCache:
         self.tree = PrefixTree(self.pools, self.grids, layout.policy.policy, costs, self.log, journal)
         self.pins = Pins(self.tree, self.log, layout.pin_tokens, journal)
         self.counters = Counters(len(self.pools), journal)
-        self.holdings: tuple[Holding | None, ...] = (None,) * layout.rows
+        self.holdings: list[Holding | None] = [None] * layout.rows
         """By row."""
         self.pending: tuple[Pending, ...] = ()
         self.epoch = 0
         self._journal = journal
         self._cold = Offer(Begin(0, 0, 0), tuple([g.own(0) for g in self.grids]), (0,) * len(self.grids))
+        self._has_states = not all(grid.by_reference for grid in self.grids)
         self._snapshots = SnapshotKeeper(self.tree, self.rows, self.grids)
+        self._publisher = Publisher(self.tree, self.rows, self.grids, self.counters)
 
     # ---------------------------------------------------------------- queries
 
@@ -159,15 +162,16 @@ class HybridCache:
         assert namespace.epoch == self.epoch, (namespace, self.epoch)
         assert begin.start < len(tokens) <= self.layout.context, (offer, len(tokens))
         assert begin.full_until < len(tokens), (offer, len(tokens))
-        hit = found_again(self.tree, self.grids, namespace, as_key(tokens, len(tokens) - 1), begin)
+        hit = found_again(self.tree, self.grids, namespace, tokens, begin)
         if hit is None:
             raise NoSpace("prefix", begin.full_until, 0)
         if None not in self.holdings:
             raise NoSpace("rows", 1, 0)
         with self._journal.transaction():
-            holding = holding_of(hit, self.grids, request, namespace, self.holdings.index(None))
+            shares, row = hit.shares(self.grids), self.holdings.index(None)
+            holding = holding_of(hit, shares, self.grids, request, namespace, row)
             holding.prompt, holding.priority = len(tokens), priority
-            self._begin(holding, hit)
+            self._begin(holding, hit, shares)
         return holding
 
     def extend(self, holding: Holding, end: int) -> None:
@@ -211,14 +215,14 @@ class HybridCache:
         self._require_live(holding)
         assert len(tokens) >= holding.computed, (len(tokens), holding)
         whole = self.grids[0].floor(holding.computed)
-        if whole <= holding.published or self._reads_inexact(holding):
+        if whole <= holding.published or holding.reads_inexact(self.grids):
             return
         with self._journal.transaction():
             self.tree.clock.tick()  # what is stored now is used now
             self._give_up_inexact(holding)
             key = as_key(tokens, whole * self.layout.page_size)
-            kept = self._make_room_for_snapshots(holding, key)
-            path = Publisher(self.tree, self.rows, self.grids, self.counters, holding).run(key, whole)
+            kept = self._make_room_for_snapshots(holding, key) if self._has_states else ()
+            path = self._publisher.publish(holding, key, whole)
             for component in kept:
                 self._add_pending(self._snapshots.keep(holding, path, component, key))
             self.budget.settle()
@@ -242,8 +246,9 @@ class HybridCache:
         """The row ends: private pages to the pool, references released. Not published: publish first."""
         self._require_live(holding)
         with self._journal.transaction():
-            self._end_copies([p for p in self.pending if p.holding is holding and p.snapshot_of is None])
-            self._leave_snapshots(holding)
+            if self.pending:
+                self._end_copies([p for p in self.pending if p.holding is holding and p.snapshot_of is None])
+                self._journal.assign(self, "pending", self._snapshots.left_by(holding, self.pending))
             for component, grid in enumerate(self.grids):
                 self._let_go(holding, component, holding.kept[component], holding.covered(grid))
             self._seat(holding.row, None)
@@ -289,6 +294,7 @@ class HybridCache:
             self.budget.discards_done()
             done = self.pending
             self._end_copies(list(done))
+            assert not self.pending, self.pending
             for namespace in {pending.holding.namespace for pending in done}:
                 self._purge_if_hidden(namespace)
 
@@ -302,40 +308,39 @@ class HybridCache:
             self.log.clear(self.epoch)
             for root in list(self.tree.roots.values()):
                 purge(self.tree, root)
-            self._forget_lost_snapshots()
+            self.forget_lost_snapshots()
 
     # ---------------------------------------------------------------- admission
 
-    def _begin(self, holding: Holding, hit: Hit) -> None:
+    def _begin(self, holding: Holding, hit: Hit, shares: list[Share]) -> None:
         """References first, then pages: what is referenced cannot be reclaimed for what is taken."""
         self.tree.clock.tick()
         self._seat(holding.row, holding)
-        for component, grid in enumerate(self.grids):
-            entries = hit.read(component, grid)
-            self.pools[component].reference(present(entries))
-            self.rows[component].write(holding.row, holding.kept[component], entries)
+        for pool, rows, found in zip(self.pools, self.rows, shares, strict=True):
+            if len(found.pages):
+                pool.reference(present(found.pages))
+                rows.write(holding.row, found.kept, found.pages)
         self._use(hit.path, holding, hit=True)
-        sources = tuple([hit.source(component, grid) for component, grid in enumerate(self.grids)])
-        self._take_own(holding, tuple([hit.takes(grid) for grid in self.grids]), sources)
-        self.counters.admit(hit.begin, len(sources) - sources.count(0))
+        takes = [found.takes for found in shares]
+        if any(takes):
+            self._take_own(holding, shares, takes)
+        self.counters.admit(hit.begin, len([found for found in shares if found.source]))
 
-    def _take_own(self, holding: Holding, takes: tuple[int, ...], sources: tuple[int, ...]) -> None:
-        """Pages of its own: for the page that `start` lies in, and for a state; copied from `sources`."""
-        for component, source in enumerate(sources):
-            if source:
-                self.pools[component].reference([source])
-        if not any(takes):
-            return
+    def _take_own(self, holding: Holding, shares: list[Share], takes: list[int]) -> None:
+        """Pages of its own: for the page that `start` lies in, and for a state; copied from their sources."""
+        for pool, found in zip(self.pools, shares, strict=True):
+            if found.source:
+                pool.reference(as_pages([found.source]))
         self._make_room(takes, holding.request)
-        for component, (grid, source) in enumerate(zip(self.grids, sources, strict=True)):
-            if not takes[component]:
+        for component, (grid, found) in enumerate(zip(self.grids, shares, strict=True)):
+            if not found.takes:
                 continue
             entry = grid.shared(holding.published)
             self._take(holding.row, component, entry, 1)
-            if source:
+            if found.source:
                 target = int(self.rows[component].table[holding.row, entry])
-                copy = PageCopy(component, source, target, grid.copied(holding.start))
-                self._add_pending(Pending(holding, copy, pin=source))
+                copy = PageCopy(component, found.source, target, grid.copied(holding.start))
+                self._add_pending(Pending(holding, copy, pin=found.source))
         self.budget.settle()
 
     def _use(self, path: Path, holding: Holding, *, hit: bool) -> None:
@@ -346,37 +351,33 @@ class HybridCache:
 
     def _make_room(self, need: Sequence[int], request: RequestId) -> None:
         """`need` pages of each component can be taken then. Raises NoSpace."""
+        assert len(need) == len(self.pools), need
         self.log.request = request
         make_room(self.tree, self.budget, self.counters, need)
-        self._forget_lost_snapshots()
+        self.forget_lost_snapshots()
 
     def _take(self, row: int, component: int, first: int, count: int) -> None:
         """`count` free pages for entries from `first` on."""
+        assert first >= 0 and count >= 0, (row, component, first, count)
         if not count:
             return
         self.rows[component].write(row, first, self.pools[component].take(count, owner_of(row)))
 
     def _let_go(self, holding: Holding, component: int, start: int, end: int) -> None:
         """Entries [start, end) end: what is the tree's is unreferenced, what is private goes back."""
-        middle = min(max(start, holding.shared(self.grids[component])), end)
+        middle = min(holding.shared(self.grids[component]), end)
         if start < middle:
-            self.pools[component].unreference(self.rows[component].held(holding.row, start, middle))
-            self.rows[component].clear(holding.row, start, middle)
-        self._return_private(holding, component, middle, end)
+            named = self.rows[component].clear(holding.row, start, middle)
+            self.pools[component].unreference(named)
+            start = middle
+        self._return_private(holding, component, start, end)
 
     def _return_private(self, holding: Holding, component: int, start: int, end: int) -> None:
-        assert start >= holding.shared(self.grids[component]) or start >= end, (holding, start, end)
-        if start < end:
-            self.pools[component].give(
-                self.rows[component].held(holding.row, start, end), owner_of(holding.row)
-            )
-            self.rows[component].clear(holding.row, start, end)
-
-    def _reads_inexact(self, holding: Holding) -> bool:
-        """Whether what the next token needs begins before what may be published."""
-        return any(
-            grid.keep(holding.computed) < exact for grid, exact in zip(self.grids, holding.exact, strict=True)
-        )
+        if start >= end:
+            return
+        assert start >= holding.shared(self.grids[component]), (holding, start, end)
+        named = self.rows[component].clear(holding.row, start, end)
+        self.pools[component].give(named, owner_of(holding.row))
 
     def _give_up_inexact(self, holding: Holding) -> None:
         """Two kinds of page must not get into the tree. They have slid by now, or may.
@@ -384,8 +385,8 @@ class HybridCache:
         What a repair computed before windows are exact; and a page begun in its middle with nothing to copy
         its beginning from, which a component has that needed nothing at `start`.
         """
-        keep = tuple(map(max, holding.kept, holding.exact))
-        if keep != holding.kept:
+        if any(map(lt, holding.kept, holding.exact)):
+            keep = tuple(map(max, holding.kept, holding.exact))
             for component, (old, new) in enumerate(zip(holding.kept, keep, strict=True)):
                 self._let_go(holding, component, old, new)
             self._journal.assign(holding, "kept", keep)
@@ -404,16 +405,10 @@ class HybridCache:
         self._make_room(need, holding.request)
         return [component for component, count in enumerate(need) if count]
 
-    def _leave_snapshots(self, holding: Holding) -> None:
-        """Snapshots not copied yet: the request's own page takes the place of the copy, as it ends."""
-        for pending in self.pending:
-            if pending.snapshot_of is not None and pending.holding is holding:
-                left = self._snapshots.leave(pending, self.pending)
-                self._journal.assign(self, "pending", left)
-
     # ---------------------------------------------------------------- primitives
 
     def _add_pending(self, pending: Pending) -> None:
+        assert pending.copy.source != pending.copy.target, pending
         self._journal.assign(self, "pending", (*self.pending, pending))
 
     def _is_hidden(self, namespace: Namespace) -> bool:
@@ -421,8 +416,10 @@ class HybridCache:
         return namespace.private is not None or namespace.epoch != self.epoch
 
     def _seat(self, row: int, holding: Holding | None) -> None:
-        assert (self.holdings[row] is None) != (holding is None), (row, holding, self.holdings[row])
-        self._journal.assign(self, "holdings", (*self.holdings[:row], holding, *self.holdings[row + 1 :]))
+        before = self.holdings[row]
+        assert (before is None) != (holding is None), (row, holding, before)
+        self._journal.log(self.holdings.__setitem__, row, before)
+        self.holdings[row] = holding
 
     def _end_copies(self, ended: list[Pending]) -> None:
         """One source at a time: two admissions may copy from the same page."""
@@ -431,17 +428,20 @@ class HybridCache:
         for pending in ended:
             assert pending in self.pending, (pending, self.pending)
             if pending.pin:
-                self.pools[pending.copy.component].unreference([pending.pin])
+                self.pools[pending.copy.component].unreference(as_pages([pending.pin]))
         self._journal.assign(self, "pending", tuple(p for p in self.pending if p not in ended))
 
     def _purge_if_hidden(self, namespace: Namespace) -> None:
         """Nothing will hit a retired or private root again: what nobody reads there goes at once."""
+        if not self._is_hidden(namespace):
+            return
         root = self.tree.roots.get(namespace)
-        if root is not None and self._is_hidden(namespace):
+        if root is not None:
             purge(self.tree, root)
-            self._forget_lost_snapshots()
+            self.forget_lost_snapshots()
 
-    def _forget_lost_snapshots(self) -> None:
+    def forget_lost_snapshots(self) -> None:
+        """After pages were reclaimed: nothing is copied into those."""
         if any(pending.snapshot_of is not None for pending in self.pending):
             self._journal.assign(self, "pending", self._snapshots.written(self.pending))
 

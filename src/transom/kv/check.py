@@ -164,14 +164,15 @@ def _check_shape(cache: "HybridCache", root: Root) -> None:
 def _check_children(cache: "HybridCache", node: Node) -> None:
     assert node.order == sorted(node.children), node
     for first, child in node.children.items():
-        assert child.start == node.start + node.size, (node, child)
+        assert child.start == node.start + node.size and child.space == node.space, (node, child)
+        assert b"".join(child.above) == b"".join(node.above) + node.key, (node, child, child.above)
         assert child.parent is node and child.key[: cache.tree.page_bytes] == first, (node, child)
 
 
 def _check_node(cache: "HybridCache", node: Node) -> None:
     assert node.key and len(node.key) == node.size * cache.tree.page_bytes, node
     assert all(len(pages) == node.size and pages.dtype == np.int64 for pages in node.pages), node
-    assert node.resident == residency(node.pages), node
+    assert node.resident == residency(node.runs), node
     assert node.children or any(pages[-1] for pages in node.pages), (node, "a leaf ends with a hole")
     for component, rooted in enumerate(cache.tree.rooted):
         assert not rooted or node.pages[component].all(), (node, component, "a hole in a rooted component")

@@ -103,7 +103,8 @@ class Grid:
     def island(self, start: int, resident: bytes) -> int:
         """Of a run of pages from `start` on: the first that its end has use for, with a page of slack."""
         end = start + len(resident)
-        return max(0, self.needed(end * self.page_size) - 1 - start)
+        need = self._start(end * self.page_size) // self.page_size  # `end` itself if it needs nothing
+        return need - 1 - start if need > start else 0
 
     # ------------------------------------------------------------ in entries of a row
 
@@ -115,9 +116,8 @@ class Grid:
         """Entries, of a row whose first `pages` pages are published, that may name pages of the tree."""
         return pages
 
-    def first_entry(self, end: int) -> int:
-        """The first entry kept once `end` tokens are computed."""
-        return self.keep(end)
+    first_entry = keep
+    """The first entry kept once `end` tokens are computed."""
 
     def first_read(self, end: int) -> int:
         """The first entry that computing the token at `end` reads."""
@@ -136,6 +136,7 @@ class Grid:
 
     def held(self, pages: int) -> int:
         """The most pages held on the way to `pages`, by a request that grows page by page."""
+        assert pages >= 0, pages
         return int(_held(self.component, self.page_size, 1 << max(0, pages - 1).bit_length())[pages])
 
     def cut(self, start: int, end: int) -> int:
@@ -175,6 +176,7 @@ class SnapshotGrid:
 
     def keep(self, end: int) -> int:
         """The place of the last boundary's state: what a retracted request comes back to."""
+        assert end >= 0, end
         return max(0, end // self.page_size - 1)
 
     def ends_within(self, end: int, is_resident: bool) -> bool:
@@ -225,6 +227,7 @@ PageRule = Grid | SnapshotGrid
 
 def page_rule(component: ComponentSpec, page_size: int, context: int) -> PageRule:
     """What `needed` means for requests of up to `context` tokens."""
+    assert page_size >= 1 and context >= 0, (page_size, context)
     if not is_ranged(component):
         return SnapshotGrid(component, page_size)
     starts = _starts(component, context)

@@ -53,20 +53,21 @@ class EventBatch:
 
 
 class Record(NamedTuple):
-    """Pages of one run: `keys` of the path from the root, `pages` by index from the root."""
+    """Pages of one run that ends with `key`; `above` are the keys before, `pages` by index from the root."""
 
     sequence: int
     what: What
     component: int
     namespace: Namespace | None
-    keys: tuple[bytes, ...]
+    above: tuple[bytes, ...]
+    key: bytes
     pages: Sequence[int]
     step: int
     request: RequestId | None
     """For whom it was removed, if for anybody."""
 
     def prefix(self) -> bytes:
-        return b"".join(self.keys)
+        return b"".join((*self.above, self.key))
 
 
 def prefix_digest(salt: str, prefix: bytes) -> bytes:
@@ -104,6 +105,7 @@ class EventLog:
 
     def last_removal(self, component: int, namespace: Namespace, prefix: bytes) -> Record | None:
         """The latest removal of the page that `prefix` ends with, if it is remembered."""
+        assert prefix and len(prefix) % self._page_bytes == 0, len(prefix)
         page = len(prefix) // self._page_bytes - 1
         for record in reversed(self._records):
             if record.what is What.CLEARED:
@@ -127,27 +129,35 @@ class EventLog:
     # ---------------------------------------------------------------- transitions
 
     def record(
-        self, what: What, component: int, namespace: Namespace, keys: tuple[bytes, ...], pages: Sequence[int]
+        self,
+        what: What,
+        component: int,
+        namespace: Namespace,
+        above: tuple[bytes, ...],
+        key: bytes,
+        pages: Sequence[int],
     ) -> None:
-        """`pages` of the path that `keys` make were stored or removed. Kept: never to be written to."""
+        """`pages` of the path with these keys were stored or removed. Kept: never to be written to."""
         if namespace.epoch != self.epoch or namespace.private is not None:
             return
         assert pages and what is not What.CLEARED, (what, pages)
-        request = self.request if what is What.REMOVED else None
-        record = Record(self.next, what, component, namespace, keys, pages, self.step, request)
-        self._append(record, len(pages))
+        request, sequence = self.request if what is What.REMOVED else None, self.next
+        self._journal.log(self._forget, sequence)
+        self._records.append(
+            Record(sequence, what, component, namespace, above, key, pages, self.step, request)
+        )
+        self.next = sequence + len(pages)
 
     def clear(self, epoch: int) -> None:
         """A new epoch: what was told before is gone."""
-        self._append(Record(self.next, What.CLEARED, 0, None, (), (), self.step, None), 1)
+        assert epoch > self.epoch, (epoch, self.epoch)
+        self._journal.log(self._forget, self.next)
+        self._records.append(Record(self.next, What.CLEARED, 0, None, (), b"", (), self.step, None))
+        self.next += 1
         self._journal.assign(self, "epoch", epoch)
 
-    def _append(self, record: Record, count: int) -> None:
-        self._journal.log(self._forget, self.next)
-        self._records.append(record)
-        self.next += count
-
     def _forget(self, sequence: int) -> None:
+        assert sequence <= self.next, (sequence, self.next)
         while self._records and self._records[-1].sequence >= sequence:
             self._records.pop()
         self.next = sequence

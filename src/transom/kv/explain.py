@@ -79,6 +79,7 @@ def explain(
     tail = key[path.pages * page : (path.pages + 1) * page]
     within = max([tokens for _, _, tokens in candidates(path, path.pages, tail)], default=0)
     shared = path.pages * grids[0].page_size + within
+    assert start <= shared, (start, shared)
     reasons: list[Reason] = []
     if shared * 4 < len(key):
         reasons.append(_why_no_further(tree, grids, log, namespace, key, path, shared))

@@ -41,6 +41,7 @@ def begin_fork(cache: "HybridCache", holding: Holding, request: RequestId, token
 
 def share(cache: "HybridCache", holding: Holding, child: Holding) -> None:
     """The child's row names the pages of the tree that the first one's does."""
+    assert child.row != holding.row and child.namespace == holding.namespace, (holding, child)
     for component, grid in enumerate(cache.grids):
         kept, end = holding.kept[component], holding.shared(grid)
         if kept < end:

@@ -1,6 +1,7 @@
 """The values that scheduler and cache exchange, and what one request holds."""
 
 from dataclasses import dataclass
+from operator import lt
 from typing import NamedTuple
 
 from transom.kv.components import PageRule
@@ -20,8 +21,7 @@ class Namespace(NamedTuple):
     private: RequestId | None
 
 
-@dataclass(frozen=True, slots=True)
-class Begin:
+class Begin(NamedTuple):
     """A way to begin, of which the price is the tokens it leaves to compute.
 
     start      first token to compute
@@ -39,10 +39,6 @@ class Begin:
     exact_from: int
     clip: int = 0
 
-    def __post_init__(self) -> None:
-        assert 0 <= self.start <= self.full_until and self.start <= self.exact_from, self
-        assert self.clip == 0 or self.clip == self.start < self.full_until, self
-
     @property
     def is_repair(self) -> bool:
         return self.clip > 0
@@ -52,8 +48,7 @@ class Begin:
         return grid.entries(self.full_until if grid.rooted else self.start)
 
 
-@dataclass(frozen=True, slots=True)
-class Offer:
+class Offer(NamedTuple):
     """What `admit` would do now. It names positions, never nodes, so it cannot dangle.
 
     takes per component: pages admit itself takes (the page that `start` lies in: 0 or 1)
@@ -63,10 +58,6 @@ class Offer:
     begin: Begin
     takes: tuple[int, ...]
     pins: tuple[int, ...]
-
-    def __post_init__(self) -> None:
-        assert len(self.takes) == len(self.pins), self
-        assert min(self.takes) >= 0 and min(self.pins) >= 0, self
 
 
 @dataclass(slots=True, eq=False)
@@ -101,13 +92,21 @@ class Holding:
     full_until: int = 0
     clip: int = 0
 
+    def reads_inexact(self, grids: tuple[PageRule, ...]) -> bool:
+        """Whether what the next token needs begins before what may be published."""
+        assert len(self.exact) == len(grids), self
+        return any(map(lt, [grid.keep(self.computed) for grid in grids], self.exact))
+
     def covered(self, grid: PageRule) -> int:
         """The first entry of a component that the row does not have."""
-        return grid.entries(max(self.allocated, self.full_until) if grid.rooted else self.allocated)
+        allocated = self.allocated
+        return grid.entries(max(allocated, self.full_until) if grid.rooted else allocated)
 
     def shared(self, grid: PageRule) -> int:
         """The first entry of a component that is not the tree's."""
-        found = max(self.published, grid.floor(self.full_until)) if grid.rooted else self.published
+        found = self.published
+        if grid.rooted and self.full_until:
+            found = max(found, grid.floor(self.full_until))
         return grid.shared(found)
 
 

@@ -42,9 +42,10 @@ class Journal:
 
     def enter(self) -> Savepoint:
         self._depth += 1
-        return self.mark()
+        return Savepoint(len(self._undos))
 
     def leave(self) -> None:
+        assert self._depth > 0, self._depth
         self._depth -= 1
         if not self._depth:
             self._undos.clear()

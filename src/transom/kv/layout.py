@@ -54,6 +54,7 @@ class CacheLayout:
 
 def address_space(budget: int, page_bytes: tuple[int, ...]) -> tuple[int, ...]:
     """Pages per component when all share `budget` bytes: each alone could have it all."""
+    assert budget >= 0 and min(page_bytes) > 0, (budget, page_bytes)
     return tuple(budget // size for size in page_bytes)
 
 
@@ -82,6 +83,7 @@ def longest_alone(layout: CacheLayout, chunk: int) -> int:
     while low < high:
         middle = (low + high + 1) // 2
         low, high = (middle, high) if _fits(layout, lives, middle, chunk) else (low, middle - 1)
+    assert low == high, (low, high)
     return low
 
 

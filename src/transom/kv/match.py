@@ -1,18 +1,35 @@
 """Ways to begin: the longest prefix that has what every component needs, and repair beyond it. Pure."""
 
 from bisect import bisect_left
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator
+from typing import NamedTuple
 
 from transom.kv.components import PageRule
 from transom.kv.holding import Begin, Namespace
 from transom.kv.pool import Pages
 from transom.kv.repair import repair_start
-from transom.kv.tree import TOKEN_BYTES, Node, Path, PrefixTree, shared_tokens
+from transom.kv.tree import NO_PAGES, TOKEN_BYTES, Node, Path, PrefixTree, as_key, shared_tokens
+from transom.values import Tokens
 
 
-@dataclass(frozen=True, slots=True)
-class Hit:
+class Share(NamedTuple):
+    """What a hit finds in one component.
+
+    kept   the first entry a row has
+    pages  entries from there on. Holes only before what `start` needs
+    takes  pages that must be the request's own from the beginning: that `start` lies in, and a state
+    source the page of the tree to copy that from: the partial one, or a snapshot. 0 if there is none
+    exact  the first page that may be published, of those the request computes
+    """
+
+    kept: int
+    pages: Pages
+    takes: int
+    source: int
+    exact: int
+
+
+class Hit(NamedTuple):
     """Where to begin, and what is there. Valid until the tree changes; never kept.
 
     path    covers the whole pages that `begin` reads, and may reach further
@@ -23,39 +40,35 @@ class Hit:
     begin: Begin
     partial: tuple[Node, int] | None = None
 
-    def takes(self, grid: PageRule) -> int:
-        """Pages that must be the request's own from the beginning: that `start` lies in, and a state."""
-        in_place = grid.rooted and self.begin.full_until > self.begin.start
-        return 0 if in_place else grid.own(self.begin.start)
+    def shares(self, grids: tuple[PageRule, ...]) -> list[Share]:
+        """By component."""
+        return [self.share(component, grid) for component, grid in enumerate(grids)]
 
-    def source(self, component: int, grid: PageRule) -> int:
-        """The page of the tree to copy that from: the partial one, or a snapshot. 0 if there is none."""
+    def share(self, component: int, grid: PageRule) -> Share:
+        """Of one component."""
+        begin = self.begin
+        start, rooted, is_repair = begin.start, grid.rooted, begin.clip > 0
+        # A repair finds no window, so its row has none before its start.
+        kept = grid.floor(start) if is_repair and not rooted else grid.first_entry(start)
+        found = grid.shared(grid.floor(begin.full_until if rooted else start))
+        assert found <= self.path.pages, (self, component, found)
+        pages = self.path.read(component, kept, found) if kept < found else NO_PAGES
+        takes = 0 if rooted and begin.full_until > start else grid.own(start)
+        source = self.copied_from(component, grid) if takes else 0
+        if is_repair and grid.by_reference:
+            return Share(kept, pages, takes, source, grid.keep(begin.full_until))
+        begun_nowhere = takes and not source and grid.by_reference
+        return Share(kept, pages, takes, source, grid.ceil(start) if begun_nowhere else kept)
+
+    def copied_from(self, component: int, grid: PageRule) -> int:
+        """The page of the tree that begins as the one of `start` does, or that has the state there."""
         place = grid.snapshot_page(self.begin.start)
         if place is not None:
             return int(self.path.read(component, place, place + 1)[0])
-        if self.partial is None or not self.takes(grid):
+        if self.partial is None:
             return 0
         node, index = self.partial
-        return int(node.pages[component][index])
-
-    def kept(self, grid: PageRule) -> int:
-        """The first entry a row has. A repair finds no window, so it has none before its start."""
-        start = self.begin.start
-        return grid.floor(start) if self.begin.is_repair and not grid.rooted else grid.first_entry(start)
-
-    def exact(self, component: int, grid: PageRule) -> int:
-        """The first page that may be published, of those the request computes."""
-        if not grid.by_reference:
-            return 0
-        if self.begin.is_repair:
-            return grid.keep(self.begin.full_until)
-        begun_nowhere = self.takes(grid) and not self.source(component, grid)
-        return grid.ceil(self.begin.start) if begun_nowhere else self.kept(grid)
-
-    def read(self, component: int, grid: PageRule) -> Pages:
-        """Entries a row takes over, from `kept` on. Holes only before what `start` needs."""
-        found = grid.shared(grid.floor(self.begin.full_until if grid.rooted else self.begin.start))
-        return self.path.read(component, min(self.kept(grid), found), found)
+        return node.page(component, index)
 
 
 def best_hit(tree: PrefixTree, grids: tuple[PageRule, ...], namespace: Namespace, key: bytes) -> Hit:
@@ -86,14 +99,15 @@ def repaired(hit: Hit, grids: tuple[PageRule, ...], layers: tuple[int, ...]) -> 
     if start <= hit.begin.start:
         return None
     exact_from = min(grid.keep(until) for grid in grids if not grid.rooted) * grids[0].page_size
+    assert 0 < start < until and start <= exact_from, (start, until, exact_from)
     return Hit(hit.path, Begin(start, until, exact_from, clip=start))
 
 
 def found_again(
-    tree: PrefixTree, grids: tuple[PageRule, ...], namespace: Namespace, key: bytes, begin: Begin
+    tree: PrefixTree, grids: tuple[PageRule, ...], namespace: Namespace, tokens: Tokens, begin: Begin
 ) -> Hit | None:
-    """What `begin` was offered on for `key`, if the tree, which may have grown, still has it."""
-    path = tree.walk(namespace, key[: begin.full_until * TOKEN_BYTES])
+    """What `begin` was offered on for `tokens`, if the tree, which may have grown, still has it."""
+    path = tree.walk(namespace, as_key(tokens, begin.full_until))
     page, within = divmod(begin.start, grids[0].page_size)
     rule = _Rule(path, grids)
     if path.pages < begin.full_until // grids[0].page_size:
@@ -103,6 +117,7 @@ def found_again(
     if not within:
         return None if rule.hole(begin.start, page) is not None else Hit(path, begin)
     # With all of the page's tokens, to find the page offered; with fewer, if by now more of it is shared.
+    key = as_key(tokens, len(tokens) - 1)
     for end in ((page + 1) * tree.page_bytes, begin.start * TOKEN_BYTES):
         hit = rule.within(page, key[page * tree.page_bytes : end])
         if hit is not None and hit.begin == begin:
@@ -110,17 +125,15 @@ def found_again(
     return None
 
 
-def candidates(path: Path, page: int, tail: bytes) -> Iterator[tuple[Node, int, int]]:
+def candidates(path: Path, page: int, tail: bytes) -> Iterable[tuple[Node, int, int]]:
     """Pages that begin like `tail` after `page` pages of the path: node, index, tokens; most shared first."""
     end, index = path.after(page)
-    if index < end.size:
-        page_bytes = len(end.key) // end.size
-        shared = shared_tokens(end.key[index * page_bytes : (index + 1) * page_bytes], tail)
-        if shared:
-            yield end, index, shared
-        return
-    for first, shared in nearest(end.order, tail):
-        yield end.children[first], 0, shared
+    if index == end.size:
+        found = nearest(end.order, tail) if end.order else ()
+        return ((end.children[first], 0, shared) for first, shared in found)
+    page_bytes = len(end.key) // end.size
+    shared = shared_tokens(end.key[index * page_bytes : (index + 1) * page_bytes], tail)
+    return [(end, index, shared)] if shared else ()
 
 
 def nearest(order: list[bytes], tail: bytes) -> Iterator[tuple[bytes, int]]:
@@ -157,7 +170,8 @@ class _Rule:
         Within a page not: its windows may come from a sibling, and a copy's source is never a window page
         whose full page nobody reads.
         """
-        full_until = start if partial else max(start, self._full)
+        full_until = self._full if self._full > start and not partial else start
+        assert 0 <= start <= full_until, (start, full_until)
         return Hit(self._path, Begin(start, full_until, start), partial)
 
     def hole(self, end: int, pages: int) -> int | None:
@@ -165,6 +179,7 @@ class _Rule:
 
         Of a run of holes in one node the first is as good as the last: nothing ends or branches off within.
         """
+        assert 0 <= pages <= self._path.pages, (end, pages)
         for _, grid, resident in self._sparse:
             hole = resident.rfind(0, grid.needed(end), pages)
             if hole >= 0:
@@ -188,6 +203,7 @@ class _Rule:
 
     def _longest_end(self, node: Node, index: int, start: int, tokens: int) -> int:
         """The last end in (start, start + tokens] that the page `index` allows; `start` if there is none."""
+        assert tokens > 0, (node, index, tokens)
         end = start + tokens
         if self._reads(node, index, end):
             return end

@@ -1,64 +1,88 @@
 """What the prefix tree is made of: nodes, roots, and the path that a key takes through them."""
 
 from bisect import bisect_left, bisect_right
+from sys import byteorder
 
 import numpy as np
 
 from transom.kv.holding import Namespace
-from transom.kv.order import Link, Price
-from transom.kv.pool import Pages
+from transom.kv.order import Link
+from transom.kv.pool import ID_BYTES, Pages, Run, pages_of
 from transom.values import Tokens
 
 TOKEN_BYTES = 4
 NO_PAGES: Pages = np.zeros(0, dtype=np.int64)
+_TOKEN = np.dtype(np.int32)
+NO_PAGE = np.array(0, dtype=np.int64)
 
 
 class Node:
     """A run of tokens after its parent's. Mutable, owned by the tree.
 
     key      int32 tokens as bytes, a page multiple; empty in roots only
-    pages    per component, one entry per page of the key, 0 = hole; arrays are replaced, never written to
-    resident per component, one byte per page: 1 where `pages` is not 0
+    runs     per component, one entry per page of the key, 0 = hole
+    resident per component, one byte per page: 1 where `runs` is not 0
+    size     pages of the key
     children by their first page
     order    the same first pages, sorted: equal beginnings lie side by side
     links    places in the reclaim orders
-    prices   what giving would cost, by component, as far as it was asked for since the node changed
     start    pages before it
-    parted   whether requests have parted at its end, who may come again when what they left has gone
+    above    the tokens before it, as the keys of the nodes there were when it came
+    space    the namespace of its root
+    parted   whether requests parted at its end; others may, when all that came after it is gone
     pinned   until which step a user has pinned it
     """
 
     __slots__ = (
+        "above",
         "children",
         "key",
         "links",
         "order",
-        "pages",
         "parent",
         "parted",
         "pinned",
-        "prices",
         "resident",
+        "runs",
+        "size",
+        "space",
         "start",
     )
 
-    def __init__(self, parent: "Node | None", key: bytes, pages: tuple[Pages, ...], orders: int) -> None:
+    def __init__(
+        self, parent: "Node | None", space: Namespace, key: bytes, runs: tuple[Run, ...], orders: int
+    ) -> None:
         self.parent = parent
-        self.start: int = 0 if parent is None else parent.start + parent.size
-        self.pinned = 0
+        self.space = space
+        self.key: bytes = key
+        self.start: int = 0
+        self.above: tuple[bytes, ...] = ()
+        if parent is not None:
+            self.start = parent.start + parent.size
+            self.above = (*parent.above, parent.key) if parent.key else ()
         self.parted = False
-        self.key = key
-        self.pages = pages
-        self.resident = residency(pages)
-        self.prices: dict[int, Price] = {}
+        self.pinned = 0
+        self.runs = runs
+        self.resident = residency(runs)
+        self.size: int = len(self.resident[0])
         self.children: dict[bytes, Node] = {}
         self.order: list[bytes] = []
         self.links: tuple[Link[Node], ...] = tuple([Link(self) for _ in range(orders)])
 
+    def forget_prices(self) -> None:
+        """It has changed: what giving would cost is asked anew."""
+        for link in self.links:
+            link.price = None
+
     @property
-    def size(self) -> int:
-        """Pages of the key."""
-        return len(self.resident[0])
+    def pages(self) -> tuple[Pages, ...]:
+        """`runs` as arrays."""
+        return tuple([pages_of(run) for run in self.runs])
+
+    def page(self, component: int, index: int) -> int:
+        """The page at `index`, 0 if there is a hole."""
+        assert 0 <= index < self.size, (index, self)
+        return int.from_bytes(self.runs[component][index * ID_BYTES : (index + 1) * ID_BYTES], byteorder)
 
     def __repr__(self) -> str:
         return f"Node({np.frombuffer(self.key, dtype=np.int32).tolist()}, {[p.tolist() for p in self.pages]})"
@@ -67,11 +91,10 @@ class Node:
 class Root(Node):
     """The empty beginning of one namespace."""
 
-    __slots__ = ("namespace",)
+    __slots__ = ()
 
     def __init__(self, namespace: Namespace, components: int) -> None:
-        super().__init__(None, b"", (NO_PAGES,) * components, 0)
-        self.namespace = namespace
+        super().__init__(None, namespace, b"", (b"",) * components, 0)
 
 
 class Path:
@@ -82,17 +105,20 @@ class Path:
 
     __slots__ = ("end", "nodes", "pages", "root", "starts")
 
-    def __init__(self, root: Node) -> None:
-        self.root = self.end = root
-        self.nodes: list[Node] = []
-        self.starts: list[int] = []
-        self.pages = 0
+    def __init__(self, root: Node, nodes: list[Node], starts: list[int], pages: int) -> None:
+        assert len(nodes) == len(starts), (nodes, starts)
+        self.root = root
+        self.nodes = nodes
+        self.starts = starts
+        self.pages = pages
+        self.end = nodes[-1] if nodes else root
 
-    def follow(self, node: Node, shared: int) -> None:
-        assert 0 < shared <= node.size and (node.parent is self.end or not self.nodes), (node, shared)
+    def follow(self, node: Node) -> None:
+        """`node` was hung after the last, and is shared whole."""
+        assert node.parent is self.end or not self.nodes, (node, self.end)
         self.nodes.append(node)
         self.starts.append(self.pages)
-        self.pages += shared
+        self.pages += node.size
         self.end = node
 
     def lengthen(self, pages: int) -> None:
@@ -126,15 +152,13 @@ class Path:
         assert start <= end <= self.pages, (start, end, self.pages)
         if start == end:
             return NO_PAGES
-        nodes, starts = self.nodes, self.starts
-        first, last = bisect_right(starts, start) - 1, bisect_left(starts, end) - 1
-        start, end = start - starts[first], end - starts[last]
-        if first == last:
-            return nodes[first].pages[component][start:end]
-        between = [node.pages[component] for node in nodes[first + 1 : last]]
-        return np.concatenate(
-            [nodes[first].pages[component][start:], *between, nodes[last].pages[component][:end]]
-        )
+        first = bisect_right(self.starts, start) - 1
+        start -= self.starts[first]
+        end -= self.starts[first]
+        run = self.nodes[first].runs[component]
+        if end > len(run) // ID_BYTES:
+            run = b"".join([node.runs[component] for node in self.nodes[first:]])
+        return pages_of(run[start * ID_BYTES : end * ID_BYTES])
 
     def residency(self, component: int) -> bytes:
         """A byte per page of the path: 1 where it is resident."""
@@ -142,8 +166,8 @@ class Path:
         return whole[: self.pages]
 
 
-def residency(pages: tuple[Pages, ...]) -> tuple[bytes, ...]:
-    return tuple([(entries != 0).tobytes() for entries in pages])
+def residency(runs: tuple[Run, ...]) -> tuple[bytes, ...]:
+    return tuple([(pages_of(run) != NO_PAGE).tobytes() for run in runs])
 
 
 def shared_tokens(left: bytes, right: bytes) -> int:
@@ -158,4 +182,7 @@ def shared_tokens(left: bytes, right: bytes) -> int:
 
 def as_key(tokens: Tokens, count: int) -> bytes:
     """The first `count` tokens as the tree compares them, from any integer array."""
-    return np.asarray(tokens)[:count].astype(np.int32, copy=False).tobytes()
+    assert 0 <= count <= len(tokens), (count, len(tokens))
+    if type(tokens) is not np.ndarray or tokens.dtype is not _TOKEN:
+        tokens = np.asarray(tokens).astype(np.int32, copy=False)
+    return tokens[:count].tobytes()

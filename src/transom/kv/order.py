@@ -1,15 +1,17 @@
-"""In which order nodes give their pages: one heap, and policies that say what a place in it is worth.
+"""In which order nodes give their pages: one queue, and policies that say what a place in it is worth.
 
-Keys are compared as tuples: first what is given before anything else (rank), then what the policy says. Heaps
-hold lower bounds: whoever comes up with an outdated key goes back with the right one, so being used costs no
-heap operation. Whatever can lower a key pushes it anew.
+Keys are compared as tuples: first what is given before anything else (rank), then what the policy says. The
+queue holds lower bounds: whoever comes up with an outdated key goes back with the right one, so being used
+costs no operation on it. Whatever can lower a key pushes it anew.
 """
 
-from collections.abc import Callable, Iterable
+from collections import deque
+from collections.abc import Callable, Sequence
 from enum import StrEnum
-from heapq import heapify, heappop, heappush, heapreplace
+from heapq import heappop, heappush
 from itertools import count
 from math import log2
+from operator import itemgetter
 from typing import Generic, NamedTuple, Protocol, TypeVar
 
 from transom.kv.journal import Journal
@@ -17,25 +19,33 @@ from transom.kv.journal import Journal
 Item = TypeVar("Item")
 Key = tuple[int, float, float]
 
+LEAST: Key = (-1, 0.0, 0.0)
+"""Before any."""
+
 RANK_USELESS, RANK_USEFUL, RANK_PINNED = 0, 1, 2
 """What no live boundary needs; the rest; what a user has pinned."""
 
 
 class Price(NamedTuple):
-    """What giving would cost: `tokens` to compute again, for `bytes`, at least 1. Rank goes before price."""
+    """What giving would cost: `tokens` to compute again, for `bytes`, at least 1. Rank goes before price.
+
+    `island` is the first page that the end, a boundary to be hit again, has use for.
+    """
 
     rank: int
     tokens: int
     bytes: int
+    island: int = 0
 
 
 class Link(Generic[Item]):
     """A place in one order. Mutable, owned by its order.
 
     last  when it was used; uses: by how many requests; born: when it came; base: inflation when last used
+    price what giving would cost, if whoever says so has noted it here; whatever changes it makes it None
     """
 
-    __slots__ = ("base", "born", "item", "last", "listed", "parked", "priority", "serial", "uses")
+    __slots__ = ("base", "born", "item", "last", "listed", "parked", "price", "priority", "serial", "uses")
 
     def __init__(self, item: Item) -> None:
         self.item = item
@@ -43,6 +53,11 @@ class Link(Generic[Item]):
         self.parked = False
         self.last = self.born = self.serial = self.uses = self.priority = 0
         self.base = 0.0
+        self.price: Price | None = None
+
+
+Entry = tuple[int, float, float, int, int, Link[Item]]
+"""A key, a serial number, a number of its own, so that links are never compared."""
 
 
 class Policy(Protocol):
@@ -136,23 +151,47 @@ class Clock:
         self._journal = journal
 
     def tick(self) -> int:
-        self._journal.assign(self, "now", self.now + 1)
+        self._journal.log(self._untick)
+        self.now += 1
         return self.now
 
     def number(self) -> int:
         """A serial number, to tell equals apart."""
-        self._journal.assign(self, "serial", self.serial + 1)
+        self._journal.log(self._unnumber)
+        self.serial += 1
         return self.serial
 
     def inflate(self, value: float) -> None:
         if value > self.inflation:
             self._journal.assign(self, "inflation", value)
 
+    def _untick(self) -> None:
+        assert self.now > 0, self.now
+        self.now -= 1
+
+    def _unnumber(self) -> None:
+        assert self.serial > 0, self.serial
+        self.serial -= 1
+
 
 class Order(Generic[Item]):
-    """Owns the heap of one order. Mutable; undone exactly, but for outdated heap entries."""
+    """Owns the queue of one order. Mutable; undone exactly, but for outdated entries.
 
-    __slots__ = ("_heap", "_journal", "_listed", "_parked", "_policy", "_price", "_pushed", "asked", "clock")
+    What is useless mostly comes in the order of its use: an entry greater than the last such needs no heap.
+    """
+
+    __slots__ = (
+        "_ascending",
+        "_heap",
+        "_journal",
+        "_listed",
+        "_parked",
+        "_policy",
+        "_price",
+        "_pushed",
+        "asked",
+        "clock",
+    )
 
     def __init__(
         self, policy: Policy, price: Callable[[Item], Price], clock: Clock, journal: Journal
@@ -162,7 +201,8 @@ class Order(Generic[Item]):
         """The key that the last victim had."""
         self._policy = policy
         self._price = price
-        self._heap: list[tuple[Key, int, int, Link[Item]]] = []
+        self._ascending: deque[Entry[Item]] = deque()
+        self._heap: list[Entry[Item]] = []
         self._pushed = count()
         self._listed = 0
         self._parked: dict[int, Link[Item]] = {}
@@ -172,13 +212,15 @@ class Order(Generic[Item]):
 
     def key(self, link: Link[Item]) -> Key:
         """The place of `link`, whether listed or not."""
-        price = self._price(link.item)
-        rank = price.rank if self._policy.knows_boundaries else max(price.rank, RANK_USEFUL)
+        price = link.price or self._price(link.item)
+        rank = price.rank
+        if rank < RANK_USEFUL and not self._policy.knows_boundaries:
+            rank = RANK_USEFUL
         return (rank, *self._policy.worth(link, price))
 
     def items(self) -> list[Item]:
         """All that are listed, the next victim first, those passed over last. Slow."""
-        links = {id(link): link for *_, link in self._heap if link.listed}
+        links = {id(link): link for link in self._queued() if link.listed}
         links.update({id(link): link for link in self._parked.values()})
         found = sorted(links.values(), key=lambda link: (link.parked, self.key(link), link.serial))
         assert len(found) == self._listed, (len(found), self._listed)
@@ -204,12 +246,12 @@ class Order(Generic[Item]):
         self._journal.log(self._reenter, link, link.parked)
         self._withdraw(link)
 
-    def use(self, links: Iterable[Link[Item]], *, hit: bool, priority: int) -> None:
+    def use(self, links: Sequence[Link[Item]], *, hit: bool, priority: int) -> None:
         """`links` were read just now, by a request that begins or one that goes on."""
         now, base = self.clock.now, self.clock.inflation
         before = [(link, link.last, link.base, link.uses, link.priority) for link in links]
         self._journal.log(self._restore, before)
-        for link, *_ in before:
+        for link in links:
             link.last, link.base = now, base
             link.uses += hit
             if priority > link.priority:
@@ -230,7 +272,7 @@ class Order(Generic[Item]):
     def bound(self, link: Link[Item]) -> None:
         """The key may be anything now and the price not known yet: the lowest bound is right."""
         if link.listed and not link.parked:
-            heappush(self._heap, ((-1, 0.0, 0.0), link.serial, next(self._pushed), link))
+            self._insert(LEAST, link)
 
     def park(self, link: Link[Item]) -> None:
         """All that `link` has is being read: nobody asks it again until `unpark`."""
@@ -246,32 +288,53 @@ class Order(Generic[Item]):
         for link in list(self._parked.values()):
             self._journal.log(self._park, link)
             self._unpark(link)
+        assert not self._parked, self._parked
 
     def victim(self) -> Link[Item] | None:
         """The next to give; None if there is none but those passed over."""
-        heap = self._heap
-        while heap:
-            key, _, _, link = heap[0]
-            if not link.listed or link.parked:
-                heappop(heap)
-                continue
-            now = self.key(link)
-            if now <= key:
+        ascending, heap = self._ascending, self._heap
+        while ascending or heap:
+            in_heap = heap[0] < ascending[0] if heap and ascending else not ascending
+            entry = heap[0] if in_heap else ascending[0]
+            link = entry[-1]
+            is_asked = link.listed and not link.parked
+            now = self.key(link) if is_asked else LEAST
+            if is_asked and now <= entry[:3]:
                 self.asked = now
                 return link
-            heapreplace(heap, (now, link.serial, next(self._pushed), link))
+            if in_heap:
+                heappop(heap)
+            else:
+                ascending.popleft()
+            if is_asked:
+                self._insert(now, link)
         return None
 
     # ---------------------------------------------------------------- primitives
 
     def _push(self, link: Link[Item]) -> None:
-        if len(self._heap) > 4 * self._listed + 64:
-            asked = {id(link): link for *_, link in self._heap if link.listed and not link.parked}
-            self._heap = [(self.key(link), link.serial, next(self._pushed), link) for link in asked.values()]
-            heapify(self._heap)
-        heappush(self._heap, (self.key(link), link.serial, next(self._pushed), link))
+        if len(self._heap) + len(self._ascending) > 4 * self._listed + 64:
+            asked = {id(link): link for link in self._queued() if link.listed and not link.parked}
+            self._heap.clear()
+            self._ascending.clear()
+            for key, one in sorted([(self.key(one), one) for one in asked.values()], key=itemgetter(0)):
+                self._insert(key, one)
+        self._insert(self.key(link), link)
+
+    def _insert(self, key: Key, link: Link[Item]) -> None:
+        entry = (*key, link.serial, next(self._pushed), link)
+        ascending = self._ascending
+        if key[0] == RANK_USELESS and (not ascending or entry > ascending[-1]):
+            ascending.append(entry)
+        else:
+            heappush(self._heap, entry)
+
+    def _queued(self) -> list[Link[Item]]:
+        """In no order, some more than once."""
+        return [entry[-1] for entry in (*self._ascending, *self._heap)]
 
     def _withdraw(self, link: Link[Item]) -> None:
+        assert self._listed > 0, link.item
         link.listed = False
         link.parked = False
         self._parked.pop(id(link), None)
@@ -279,10 +342,12 @@ class Order(Generic[Item]):
 
     def _unborn(self, link: Link[Item], before: tuple[int, float, int]) -> None:
         """It was never listed: its serial number is another's to have."""
+        assert link.listed, link.item
         link.serial = link.born = 0
         link.last, link.base, link.uses = before
 
     def _reenter(self, link: Link[Item], parked: bool) -> None:
+        assert not link.listed, link.item
         link.listed = True
         self._listed += 1
         if parked:
@@ -295,10 +360,12 @@ class Order(Generic[Item]):
             self.bound(link)
 
     def _park(self, link: Link[Item]) -> None:
+        assert link.listed and not link.parked, link.item
         link.parked = True
         self._parked[id(link)] = link
 
     def _unpark(self, link: Link[Item]) -> None:
+        assert link.parked, link.item
         link.parked = False
         del self._parked[id(link)]
         self.bound(link)

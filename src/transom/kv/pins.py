@@ -27,6 +27,7 @@ class Pins:
     __slots__ = ("_journal", "_log", "_tree", "pins", "tokens_max")
 
     def __init__(self, tree: PrefixTree, log: EventLog, tokens_max: int, journal: Journal) -> None:
+        assert tokens_max >= 0, tokens_max
         self.pins: tuple[Pin, ...] = ()
         self.tokens_max = tokens_max
         self._tree = tree
@@ -47,7 +48,7 @@ class Pins:
         if path.within < path.end.size:  # its end becomes a boundary
             path.cut_last(self._tree.split(path.end, path.within))
         for node in path.nodes:
-            self._journal.assign(node, "pinned", max(node.pinned, pin.until))
+            self._tree.pin(node, max(node.pinned, pin.until))
         self._journal.assign(self, "pins", (*others, pin))
         return pin.tokens
 

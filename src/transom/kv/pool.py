@@ -1,16 +1,23 @@
 """Pages of one component: who owns each, and how many rows read it."""
 
+from collections.abc import Callable
 from sys import byteorder
-from typing import Final
+from typing import Any, Final, cast
 
 import numpy as np
+from numpy._core import multiarray
 from numpy.typing import ArrayLike, NDArray
 
 from transom.errors import NoSpace
 from transom.kv.journal import Journal
 
 Pages = NDArray[np.int64]
-"""Page ids in the one index type of the core. Arrays that nodes hold are never written to."""
+"""Page ids in the one index type of the core."""
+
+Run = bytes
+"""The same as immutable bytes, which are cheaper to cut, join and keep for undoing than arrays."""
+
+ID_BYTES: Final = 8
 
 FREE: Final = 0
 TREE: Final = -1
@@ -18,17 +25,39 @@ TREE: Final = -1
 
 def owner_of(row: int) -> int:
     """How the holding in `row` signs for its private pages."""
+    assert row >= 0, row
     return row + 1
 
 
 def as_pages(pages: ArrayLike) -> Pages:
     """The boundary: any integer array (int32, strided, read-only, a list), in the index type."""
-    return np.asarray(pages, dtype=np.int64)
+    if type(pages) is np.ndarray and pages.dtype is _ID:
+        return pages
+    return np.asarray(pages, _ID)
+
+
+def pages_of(run: Run) -> Pages:
+    """A view, which cannot be written to."""
+    return np.frombuffer(run, _ID)
 
 
 def present(entries: Pages) -> Pages:
     """`entries` without holes; mostly there are none."""
-    return entries if np.count_nonzero(entries) == len(entries) else entries[entries != 0]
+    return entries if count_nonzero(entries) == len(entries) else entries[entries != 0]
+
+
+def without_holes(run: Run) -> Run:
+    """The same of a run."""
+    return present(pages_of(run)).tobytes() if run else run
+
+
+count_nonzero = cast(Callable[[NDArray[Any]], int], multiarray.count_nonzero)
+"""Without the dispatch of np.count_nonzero, which takes three times as long as the counting."""
+
+_ID = np.dtype(np.int64)
+_ONE, _TREE = np.array(1, np.int32), np.array(TREE, np.int32)
+"""As arrays: numpy takes twice as long to compute with a Python number."""
+_MARKS = np.arange(1 << 12, dtype=np.int32)
 
 
 class PagePool:
@@ -41,9 +70,8 @@ class PagePool:
     __slots__ = (
         "_free",
         "_journal",
-        "_owner",
-        "_references",
-        "_stamp",
+        "_marked",
+        "_state",
         "capacity",
         "free",
         "idle",
@@ -65,9 +93,9 @@ class PagePool:
         self.untouched = capacity
         """Free pages that cost no memory: never taken, or discarded. They lie at the bottom of the stack."""
         self._free: Pages = np.arange(capacity, 0, -1, dtype=np.int64)
-        self._owner = np.full(capacity + 1, FREE, dtype=np.int32)
-        self._references = np.zeros(capacity + 1, dtype=np.int32)
-        self._stamp = np.zeros(capacity + 1, dtype=np.int64)
+        self._state = np.full(capacity + 1, FREE, dtype=np.int32)
+        """Per page: FREE, or its owner, or TREE less one for each row that reads it."""
+        self._marked = np.zeros(capacity + 1, dtype=np.int32)
         self._journal = journal
 
     @property
@@ -79,19 +107,26 @@ class PagePool:
 
     def references(self, pages: ArrayLike) -> NDArray[np.int32]:
         """How many rows read each of `pages`."""
-        return self._references[as_pages(pages)]
+        readers: NDArray[np.int32] = np.maximum(TREE - self._state[as_pages(pages)], 0)
+        return readers
 
-    def unreferenced(self, pages: ArrayLike) -> int:
+    def idle_among(self, run: Run) -> bytes:
+        """A byte per page: 1 where it is of the tree and no row reads it; 0 is no page."""
+        idle: NDArray[np.bool_] = self._state[np.frombuffer(run, _ID)] == _TREE
+        return idle.tobytes()
+
+    def unreferenced(self, pages: Pages) -> int:
         """How many of `pages` no row reads; 0 is no page."""
-        index = as_pages(pages)
-        return int(np.count_nonzero(index)) - int(np.count_nonzero(self._references[index]))
+        return count_nonzero(self._state[pages] == _TREE)
 
     def is_of_tree(self, page: int) -> bool:
-        return bool(self._owner[page] == TREE)
+        assert 0 < page <= self.capacity, (self.name, page)
+        return bool(self._state[page] <= TREE)
 
     def owners(self) -> NDArray[np.int32]:
         """A copy: owner of each page, [capacity + 1]."""
-        return self._owner.copy()
+        owners: NDArray[np.int32] = np.maximum(self._state, TREE)
+        return owners
 
     def free_pages(self) -> Pages:
         """A copy of the free list; the next page to be taken is last."""
@@ -115,16 +150,18 @@ class PagePool:
         if count > self.free:
             raise NoSpace(self.name, count, self.free)
         pages = self._free[self.free - count : self.free][::-1].copy()
-        assert self._all_of(pages, FREE), (self.name, pages)
+        assert self._all_are(pages, FREE), (self.name, pages)
         self._journal.log(self._untake, pages, self.untouched)
         self.free -= count
-        self.untouched = min(self.untouched, self.free)
-        self._owner[pages] = owner
+        if self.untouched > self.free:
+            self.untouched = self.free
+        self._state[pages] = owner
         return pages
 
     def give(self, pages: ArrayLike, owner: int) -> None:
         """Takes the private pages of `owner` back."""
         index = as_pages(pages)
+        assert owner > FREE, (owner, index)
         self._require(index, owner)
         self._journal.log(self._pop, index, owner)
         self._push(index)
@@ -134,17 +171,16 @@ class PagePool:
     def adopt(self, pages: ArrayLike, owner: int) -> None:
         """Private pages of `owner` become the tree's, each read by one row: the giver's."""
         index = as_pages(pages)
+        assert owner > FREE, (owner, index)
         self._require(index, owner)
         self._journal.log(self._disown, index, owner)
-        self._owner[index] = TREE
-        self._references[index] = 1
+        self._state[index] = TREE - 1
         self.tree += len(index)
 
     def release(self, pages: ArrayLike) -> None:
         """Unreferenced pages of the tree become free."""
         index = as_pages(pages)
         self._require(index, TREE)
-        assert not self._references[index].any(), (self.name, index, self._references[index])
         self._journal.log(self._unrelease, index)
         self._push(index)
         self.tree -= len(index)
@@ -155,66 +191,82 @@ class PagePool:
     def reference(self, pages: ArrayLike) -> None:
         """One more row reads each of `pages`, distinct pages of the tree."""
         index = as_pages(pages)
-        assert self._all_of(index, TREE), (self.name, index, self._owner[index])
-        self._journal.log(self._subtract, index)
-        self._add(index)
+        if not len(index):
+            return
+        state = self._state[index]
+        fewest = TREE - state.item(state.argmax())
+        assert fewest >= 0, (self.name, "not the tree's", index, state)
+        self._journal.log(self._end_read, index)
+        self._state[index] = state - _ONE
+        if not fewest:
+            self.idle -= len(index) - count_nonzero(state - _TREE)
 
     def unreference(self, pages: ArrayLike) -> None:
         """One row less reads each of `pages`, distinct pages of the tree."""
         index = as_pages(pages)
-        counts = self._references[index]
-        assert np.count_nonzero(counts) == len(index), (self.name, index, counts)
-        self._journal.log(self._add, index)
-        counts -= 1
-        self._references[index] = counts
-        self.idle += len(index) - int(np.count_nonzero(counts))
+        if not len(index):
+            return
+        state = self._state[index]
+        fewest = TREE - state.item(state.argmax())
+        assert fewest > 0, (self.name, "read by nobody", index, state)
+        self._journal.log(self._begin_read, index)
+        state += _ONE
+        self._state[index] = state
+        if fewest == 1:
+            self.idle += len(index) - count_nonzero(state - _TREE)
 
     # ---------------------------------------------------------------- inverses
 
-    def _require(self, index: Pages, owner: int) -> None:
-        """All of `index` are `owner`'s, none named twice."""
-        assert self._all_of(index, owner), (self.name, owner, index, self._owner[index])
-        order = np.arange(len(index))
-        self._stamp[index] = order
-        assert self._stamp[index].tobytes() == order.tobytes(), (self.name, "named twice", index)
+    def _require(self, pages: Pages, state: int) -> None:
+        """All of `pages` are in `state`, none named twice: marks written to each are there when read back."""
+        assert self._all_are(pages, state), (self.name, state, pages, self._state[pages])
+        count = len(pages)
+        if count > 1:
+            marks = _MARKS[:count] if count <= len(_MARKS) else np.arange(count, dtype=np.int32)
+            self._marked[pages] = marks
+            assert self._marked[pages].tobytes() == marks.tobytes(), (self.name, "named twice", pages)
 
-    def _all_of(self, index: Pages, owner: int) -> bool:
+    def _all_are(self, pages: Pages, state: int) -> bool:
         """Compared as bytes, which takes a third of the time of a reduction."""
-        return self._owner[index].tobytes() == owner.to_bytes(4, byteorder, signed=True) * len(index)
+        return self._state[pages].tobytes() == state.to_bytes(4, byteorder, signed=True) * len(pages)
 
     def _untake(self, pages: Pages, untouched: int) -> None:
+        assert untouched <= self.free + len(pages), (self.name, untouched, self.free, pages)
         self._push(pages)
         self.untouched = untouched
 
-    def _push(self, index: Pages) -> None:
+    def _push(self, pages: Pages) -> None:
         # Reversed, so that undoing a take restores the stack to the entry.
-        self._free[self.free : self.free + len(index)] = index[::-1]
-        self.free += len(index)
-        self._owner[index] = FREE
+        free = self.free + len(pages)
+        assert free <= self.capacity, (self.name, self.free, pages)
+        self._free[self.free : free] = pages[::-1]
+        self.free = free
+        self._state[pages] = FREE
 
-    def _pop(self, index: Pages, owner: int) -> None:
-        self.free -= len(index)
+    def _pop(self, pages: Pages, state: int) -> None:
+        self.free -= len(pages)
         assert self.untouched <= self.free, (self.name, self.untouched, self.free)
-        lying = self._free[self.free : self.free + len(index)]
-        assert lying.tobytes() == index[::-1].tobytes(), (self.name, index)
-        self._owner[index] = owner
+        lying = self._free[self.free : self.free + len(pages)]
+        assert lying.tobytes() == pages[::-1].tobytes(), (self.name, pages)
+        self._state[pages] = state
 
-    def _disown(self, index: Pages, owner: int) -> None:
-        self._owner[index] = owner
-        self._references[index] = 0
-        self.tree -= len(index)
+    def _disown(self, pages: Pages, owner: int) -> None:
+        assert self._all_are(pages, TREE - 1), (self.name, pages, self._state[pages])
+        self._state[pages] = owner
+        self.tree -= len(pages)
 
-    def _unrelease(self, index: Pages) -> None:
-        self._pop(index, TREE)
-        self.tree += len(index)
-        self.idle += len(index)
+    def _unrelease(self, pages: Pages) -> None:
+        self._pop(pages, TREE)
+        self.tree += len(pages)
+        self.idle += len(pages)
+        assert self.idle <= self.tree <= self.capacity - self.free, (self.name, self.idle, self.tree)
 
-    def _add(self, index: Pages) -> None:
-        counts = self._references[index]
-        self.idle -= len(index) - int(np.count_nonzero(counts))
-        self._references[index] = counts + 1
+    def _begin_read(self, pages: Pages) -> None:
+        self.idle -= self.unreferenced(pages)
+        assert self.idle >= 0, (self.name, self.idle, pages)
+        self._state[pages] -= _ONE
 
-    def _subtract(self, index: Pages) -> None:
-        counts = self._references[index] - 1
-        self._references[index] = counts
-        self.idle += len(index) - int(np.count_nonzero(counts))
+    def _end_read(self, pages: Pages) -> None:
+        self._state[pages] += _ONE
+        self.idle += self.unreferenced(pages)
+        assert self.idle <= self.tree, (self.name, self.idle, self.tree, pages)

@@ -5,91 +5,98 @@ request's page is a duplicate: it goes back to the pool and the row names the tr
 a row names before `published` it has referenced, so nothing it reads can be freed or changed.
 """
 
-from dataclasses import dataclass
-
 import numpy as np
 
 from transom.kv.components import PageRule
 from transom.kv.holding import Holding
-from transom.kv.pool import Pages, owner_of, present
+from transom.kv.pool import ID_BYTES, Pages, Run, owner_of, pages_of, present
 from transom.kv.rows import RowTable
 from transom.kv.stats import Counters
 from transom.kv.tree import Node, Path, PrefixTree
 
 
-@dataclass(frozen=True, slots=True)
 class Publisher:
-    """One publication: where to, from which rows."""
+    """Where to, and from which rows."""
 
-    tree: PrefixTree
-    rows: tuple[RowTable, ...]
-    grids: tuple[PageRule, ...]
-    counters: Counters
-    holding: Holding
+    __slots__ = ("_counters", "_grids", "_rows", "_tree")
 
-    def run(self, key: bytes, whole: int) -> Path:
+    def __init__(
+        self, tree: PrefixTree, rows: tuple[RowTable, ...], grids: tuple[PageRule, ...], counters: Counters
+    ) -> None:
+        assert len(rows) == len(grids) == len(tree.pools), (rows, grids)
+        self._tree = tree
+        self._rows = rows
+        self._grids = grids
+        self._counters = counters
+
+    def publish(self, holding: Holding, key: bytes, whole: int) -> Path:
         """`key` is the first `whole` pages of tokens. All of them become the tree's; never needs a page.
 
         Returns their path. Its end may have no page yet: let `trim` follow.
         """
-        assert len(key) == whole * self.tree.page_bytes, (len(key), whole)
-        path = self.tree.walk(self.holding.namespace, key)
+        assert len(key) == whole * self._tree.page_bytes, (len(key), whole)
+        path = self._tree.walk(holding.namespace, key)
         for node, start in zip(path.nodes, path.starts, strict=True):
-            self._merge(node, start, min(start + node.size, path.pages))
+            if start + node.size > holding.published:
+                self._merge(holding, node, start, min(start + node.size, path.pages))
         if path.pages < whole:
-            self._append(path, key, whole)
+            self._append(holding, path, key, whole)
         return path
 
-    def _append(self, path: Path, key: bytes, whole: int) -> None:
+    def _append(self, holding: Holding, path: Path, key: bytes, whole: int) -> None:
         """The rest of the key, which the tree has nothing of."""
+        assert path.pages < whole, (path.pages, whole)
         if not path.nodes:
-            path.end = self.tree.root(self.holding.namespace)
+            path.end = self._tree.root(holding.namespace)
         elif path.within < path.end.size:
-            path.cut_last(self.tree.split(path.end, path.within))
-        pages = tuple([self._adopted(component, path.pages, whole) for component in range(len(self.rows))])
-        is_boundary = path.pages == self.grids[0].floor(self.holding.prompt)
-        extend = self.tree.grow if is_boundary else self.tree.lengthen
-        node = extend(path.end, key[path.pages * self.tree.page_bytes :], pages)
+            path.cut_last(self._tree.split(path.end, path.within))
+        runs = tuple([self._adopted(holding, c, path.pages, whole) for c in range(len(self._rows))])
+        is_boundary = path.pages == self._grids[0].floor(holding.prompt)
+        extend = self._tree.grow if is_boundary else self._tree.lengthen
+        node = extend(path.end, key[path.pages * self._tree.page_bytes :], runs)
         if node is path.end:
             path.lengthen(whole - path.pages)
         else:
-            path.follow(node, node.size)
+            path.follow(node)
 
-    def _adopted(self, component: int, start: int, end: int) -> Pages:
+    def _adopted(self, holding: Holding, component: int, start: int, end: int) -> Run:
         """The row's pages [start, end), now the tree's; 0 where the row has slid, or has none to share."""
-        if not self.grids[component].by_reference:
-            return np.zeros(end - start, dtype=np.int64)
-        pages = self.rows[component].read(self.holding.row, start, end)
-        shared = self.holding.shared(self.grids[component])
-        assert shared <= start or not pages[: shared - start].any(), (self.holding, component, pages)
-        self._adopt(component, present(pages))
-        return pages
+        if not self._grids[component].by_reference:
+            return bytes((end - start) * ID_BYTES)
+        pages = self._rows[component].read(holding.row, start, end)
+        shared = holding.shared(self._grids[component])
+        assert shared <= start or not pages[: shared - start].any(), (holding, component, pages)
+        self._adopt(holding, component, present(pages))
+        return pages.tobytes()
 
-    def _merge(self, node: Node, start: int, end: int) -> None:
+    def _merge(self, holding: Holding, node: Node, start: int, end: int) -> None:
         """Pages [start, end) of the path, which lie in `node`."""
-        for component, grid in enumerate(self.grids):
-            first = max(start, self.holding.shared(grid))
+        assert start == node.start and end <= start + node.size, (start, end, node)
+        for component, grid in enumerate(self._grids):
+            first = max(start, holding.shared(grid))
             if not grid.by_reference or first >= end:
                 continue
-            ours = self.rows[component].read(self.holding.row, first, end)
-            theirs = node.pages[component][first - start : end - start]
+            ours = self._rows[component].read(holding.row, first, end)
+            theirs = pages_of(node.runs[component])[first - start : end - start]
             fresh = np.flatnonzero((ours != 0) & (theirs == 0))
             if len(fresh):
-                self._adopt(component, ours[fresh])
-                self.tree.fill(node, component, fresh + (first - start), ours[fresh])
-                self.counters.add(component, holes_filled=len(fresh))
-            self._return_duplicates(component, first, ours, theirs)
+                self._adopt(holding, component, ours[fresh])
+                self._tree.fill(node, component, fresh + (first - start), ours[fresh])
+                self._counters.add(component, holes_filled=len(fresh))
+            self._return_duplicates(holding, component, first, ours, theirs)
 
-    def _return_duplicates(self, component: int, first: int, ours: Pages, theirs: Pages) -> None:
+    def _return_duplicates(
+        self, holding: Holding, component: int, first: int, ours: Pages, theirs: Pages
+    ) -> None:
         assert len(ours) == len(theirs), (ours, theirs)
         both = (ours != 0) & (theirs != 0)
         if not both.any():
             return
-        pool = self.tree.pools[component]
+        pool = self._tree.pools[component]
         pool.reference(theirs[both])
-        pool.give(ours[both], owner_of(self.holding.row))
-        self.rows[component].write(self.holding.row, first, np.where(both, theirs, ours))
-        self.counters.add(component, duplicates_returned=int(np.count_nonzero(both)))
+        pool.give(ours[both], owner_of(holding.row))
+        self._rows[component].write(holding.row, first, np.where(both, theirs, ours))
+        self._counters.add(component, duplicates_returned=int(np.count_nonzero(both)))
 
-    def _adopt(self, component: int, pages: Pages) -> None:
-        self.tree.pools[component].adopt(pages, owner_of(self.holding.row))
+    def _adopt(self, holding: Holding, component: int, pages: Pages) -> None:
+        self._tree.pools[component].adopt(pages, owner_of(holding.row))

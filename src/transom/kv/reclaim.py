@@ -1,13 +1,13 @@
 """Taking pages back from the tree: under pressure, and from roots that nothing will ever hit again."""
 
 from collections.abc import Sequence
+from operator import le
 
 import numpy as np
-from numpy.typing import NDArray
 
 from transom.kv.budget import Budget
-from transom.kv.order import RANK_USELESS, Link
-from transom.kv.pool import Pages
+from transom.kv.order import RANK_USELESS, Link, Order
+from transom.kv.pool import ID_BYTES, Run, pages_of, without_holes
 from transom.kv.stats import Counters
 from transom.kv.tree import Node, PrefixTree, Root
 
@@ -27,6 +27,7 @@ def make_room(tree: PrefixTree, budget: Budget, counters: Counters, need: Sequen
     while short := budget.short(need):
         component = cheapest(tree)
         take_from(tree, component, budget.pages_of(component, short))
+    assert all(map(le, need, [pool.free for pool in tree.pools])), (need, tree.pools)
     for component, (pool, pages) in enumerate(zip(tree.pools, before, strict=True)):
         if pool.tree < pages:
             counters.add(component, reclaimed=pages - pool.tree)
@@ -40,10 +41,10 @@ def reclaim(tree: PrefixTree, component: int, count: int) -> None:
     """
     pool = tree.pools[component]
     assert count <= pool.idle, (pool.name, count, pool.idle)
-    freed = Freed(tree)
+    freed, order = Freed(tree), tree.order_of(component)
     goal = pool.free + count
     while (missing := goal - pool.free - freed.counts[component]) > 0:
-        _take(tree, component, missing, freed)
+        _take(tree, component, order, missing, freed)
     freed.release()
 
 
@@ -52,15 +53,16 @@ def cheapest(tree: PrefixTree) -> int:
     offers = []
     for group, component in enumerate(tree.groups):
         if tree.pools[component].idle:
-            offers.append((tree.orders[group].key(_victim(tree, component)), group, component))
+            offers.append((tree.orders[group].key(_victim(tree.orders[group])), group, component))
     assert offers, "asked for bytes when nobody has any"
     return min(offers)[-1]
 
 
 def take_from(tree: PrefixTree, component: int, count: int) -> None:
     """Asks the next victim, once, for `count` pages of `component`. It may have none, or give more."""
+    assert count > 0, (component, count)
     freed = Freed(tree)
-    _take(tree, component, count, freed)
+    _take(tree, component, tree.order_of(component), count, freed)
     freed.release()
 
 
@@ -73,7 +75,8 @@ def purge(tree: PrefixTree, root: Root) -> None:
         for component in range(len(tree.pools)):
             if not tree.rooted[component]:
                 idle = _idle(tree, component, node)
-                _vacate(tree, component, node, idle, idle.count(1), freed)
+                if 1 in idle:
+                    _vacate(tree, component, node, idle, idle.count(1), freed)
         if stem is not None and not node.children:
             _cut(tree, stem, node, node.size, freed)
     freed.release()
@@ -85,94 +88,95 @@ class Freed:
     Mutable, `counts` by component. `release` ends it.
     """
 
-    __slots__ = ("_pages", "_pools", "counts")
+    __slots__ = ("_pools", "_runs", "counts")
 
     def __init__(self, tree: PrefixTree) -> None:
         self.counts = [0] * len(tree.pools)
         self._pools = tree.pools
-        self._pages: list[list[Pages]] = [[] for _ in tree.pools]
+        self._runs: list[list[Run]] = [[] for _ in tree.pools]
 
-    def add(self, component: int, pages: Pages) -> None:
-        self._pages[component].append(pages)
-        self.counts[component] += len(pages)
+    def add(self, component: int, run: Run) -> None:
+        """`run` has no hole."""
+        assert run and len(run) % ID_BYTES == 0, run
+        self._runs[component].append(run)
+        self.counts[component] += len(run) // ID_BYTES
 
     def release(self) -> None:
-        for pool, count, pages in zip(self._pools, self.counts, self._pages, strict=True):
+        for pool, count, runs in zip(self._pools, self.counts, self._runs, strict=True):
             if count:
                 # Backwards: the free list is then as if each had been given when it was found.
-                pool.release(np.concatenate(pages[::-1]))
+                pool.release(pages_of(b"".join(runs[::-1])))
 
 
-def _take(tree: PrefixTree, component: int, count: int, freed: Freed) -> None:
-    order = tree.order_of(component)
-    link = _victim(tree, component)
+def _take(tree: PrefixTree, component: int, order: Order[Node], count: int, freed: Freed) -> None:
+    """Of the next victim, which may have none to give."""
+    link = _victim(order)
     rank, worth, _ = order.asked
     taken = _take_tail if tree.rooted[component] else _take_earliest
-    if not taken(tree, component, link.item, count, freed):
+    if not taken(tree, component, link, count, freed):
         # Somebody reads all of it. Looked at once until references end, not at every reclaim.
         order.park(link)
     elif rank != RANK_USELESS and tree.gives_whole:
         tree.clock.inflate(worth)
 
 
-def _victim(tree: PrefixTree, component: int) -> Link[Node]:
-    order = tree.order_of(component)
+def _victim(order: Order[Node]) -> Link[Node]:
     link = order.victim()
-    if (
-        link is None
-    ):  # all were passed over; some of it has ended to be read, or there would be no page to ask for
+    if link is None:
+        # All were passed over. Some of it has ended to be read, or there would be no page to ask for.
         order.unpark()
         link = order.victim()
-    assert link is not None, (component, "nobody has pages")
+    assert link is not None, "nobody has pages"
     return link
 
 
-def _take_tail(tree: PrefixTree, component: int, node: Node, most: int, freed: Freed) -> int:
+def _take_tail(tree: PrefixTree, component: int, link: Link[Node], most: int, freed: Freed) -> int:
+    node = link.item
     return _cut(tree, component, node, node.size if tree.gives_whole else most, freed)
 
 
 def _cut(tree: PrefixTree, component: int, node: Node, most: int, freed: Freed) -> int:
     """References never grow along a path, so the unreferenced pages of a node are its last."""
-    count = min(most, tree.pools[component].unreferenced(node.pages[component]))
+    count = min(most, tree.pools[component].unreferenced(pages_of(node.runs[component])))
     if count:
         assert not node.children, (node, "a leaf comes before what it hangs from")
-        for place, pages in enumerate(tree.cut(node, count)):
-            freed.add(place, pages)
+        for place, run in enumerate(tree.cut(node, count)):
+            if there := without_holes(run):
+                freed.add(place, there)
     return count
 
 
-def _take_earliest(tree: PrefixTree, component: int, node: Node, most: int, freed: Freed) -> int:
+def _take_earliest(tree: PrefixTree, component: int, link: Link[Node], most: int, freed: Freed) -> int:
     """What no boundary needs is given page by page, the page of slack too; what one needs, as a whole."""
+    node = link.item
+    price = link.price or tree.price(component, node)
     idle = _idle(tree, component, node)
-    island = tree.island(node, component)
-    useless = idle.count(1, 0, island)
+    useless = idle.count(1, 0, price.island)
     if useless:
-        count = min(most, useless)
-    elif most <= idle.count(1, 0, island + 1) or not tree.gives_whole:
+        count = most if most < useless else useless
+    elif most <= idle.count(1, 0, price.island + 1) or not tree.gives_whole:
         count = min(most, idle.count(1))
     else:
         count = idle.count(1)
-    _vacate(tree, component, node, idle, count, freed)
+    if count:
+        _vacate(tree, component, node, idle, count, freed)
     return count
 
 
 def _idle(tree: PrefixTree, component: int, node: Node) -> bytes:
     """A byte per page of `node`: 1 where it has one that nobody reads."""
-    entries = node.pages[component]
-    references = tree.pools[component].references(entries)
-    if not np.count_nonzero(references):
-        return node.resident[component]
-    idle: NDArray[np.bool_] = (entries != 0) & (references == 0)
-    return idle.tobytes()
+    return tree.pools[component].idle_among(node.runs[component])
 
 
 def _vacate(tree: PrefixTree, component: int, node: Node, idle: bytes, count: int, freed: Freed) -> None:
     """The first `count` pages of `idle`, which mostly lie side by side."""
-    if not count:
-        return
     first = idle.find(1)
-    if idle.count(1, first, first + count) == count:
-        freed.add(component, tree.vacate_run(node, component, first, first + count))
+    assert first >= 0 < count, (node, component, count)
+    end = first + count
+    if idle.count(1, first, end) == count:
+        freed.add(component, tree.vacate_run(node, component, first, end))
+        if end < len(idle):
+            return  # it ends as it did
     else:
         tree.vacate(node, component, np.flatnonzero(np.frombuffer(idle, dtype=np.uint8))[:count])
     tree.trim(node)

@@ -23,23 +23,26 @@ class RowTable:
         entries: Pages = self.table[row, start:end].astype(np.int64)
         return entries
 
-    def held(self, row: int, start: int, end: int) -> Pages:
-        """The pages, none of them 0, named by entries [start, end)."""
-        return present(self.read(row, start, end))
-
     def write(self, row: int, start: int, pages: Pages) -> None:
         """Entries from `start` on become `pages`."""
-        self._fill(row, start, start + len(pages), pages)
+        assert start >= 0, (row, start)
+        entries = self._logged(row, start, start + len(pages))
+        entries[...] = pages
 
-    def clear(self, row: int, start: int, end: int) -> None:
-        """Entries [start, end) become 0."""
-        self._fill(row, start, max(start, end), 0)
+    def clear(self, row: int, start: int, end: int) -> Pages:
+        """Entries [start, end) become 0. Returns the pages, none of them 0, that they named."""
+        assert start <= end, (row, start, end)
+        entries = self._logged(row, start, end)
+        named = present(entries.astype(np.int64))
+        entries[...] = 0
+        return named
 
-    def _fill(self, row: int, start: int, end: int, pages: Pages | int) -> None:
+    def _logged(self, row: int, start: int, end: int) -> NDArray[np.int32]:
+        """Entries [start, end) to be written to."""
         entries = self.table[row, start:end]
         assert len(entries) == end - start, (start, end, self.table.shape)
         self._journal.log(self._restore, row, start, entries.copy())
-        entries[:] = pages
+        return entries
 
     def _restore(self, row: int, start: int, before: NDArray[np.int32]) -> None:
         self.table[row, start : start + len(before)] = before

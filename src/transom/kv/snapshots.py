@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 
 from transom.kv.components import PageRule
 from transom.kv.holding import Holding, Pending
-from transom.kv.pool import owner_of
+from transom.kv.pool import as_pages, owner_of
 from transom.kv.rows import RowTable
 from transom.kv.tree import Node, Path, PrefixTree
 from transom.values import PageCopy
@@ -39,6 +39,7 @@ class SnapshotKeeper:
 
     def keep(self, holding: Holding, path: Path, component: int, key: bytes) -> Pending:
         """A page at the end of `path`, into which the request's state is to be copied. One must be free."""
+        assert path.pages * self.tree.page_bytes == len(key), (path.pages, len(key))
         node, index = _place(path)
         pool, row = self.tree.pools[component], holding.row
         page = pool.take(1, owner_of(row))
@@ -58,6 +59,13 @@ class SnapshotKeeper:
             ]
         )
 
+    def left_by(self, holding: Holding, pending: tuple[Pending, ...]) -> tuple[Pending, ...]:
+        """What is pending when `holding` ends: of its snapshots not copied yet nothing."""
+        for one in pending:
+            if one.snapshot_of is not None and one.holding is holding:
+                pending = self.leave(one, pending)
+        return pending
+
     def leave(self, pending: Pending, all_pending: tuple[Pending, ...]) -> tuple[Pending, ...]:
         """The request of `pending` ends: its own page becomes the snapshot, the copy's target goes back.
 
@@ -68,18 +76,19 @@ class SnapshotKeeper:
         pool = self.tree.pools[component]
         path = self.tree.walk(pending.holding.namespace, pending.snapshot_of)
         node, index = _place(path)
-        assert node.pages[component][index] == copy.target, (node, index, copy)
+        assert node.page(component, index) == copy.target, (node, index, copy)
+        source, target = as_pages([copy.source]), as_pages([copy.target])
         left = [p for p in all_pending if p is not pending]
         moved = [p for p in left if p.copy.component == component and p.pin == copy.target]
         for _ in moved:
-            pool.unreference([copy.target])
+            pool.unreference(target)
         self.tree.vacate(node, component, [index])
         self.rows[component].clear(row, 0, 1)
-        pool.adopt([copy.source], owner_of(row))
-        pool.unreference([copy.source])
+        pool.adopt(source, owner_of(row))
+        pool.unreference(source)
         for _ in moved:
-            pool.reference([copy.source])
-        self.tree.fill(node, component, [index], [copy.source])
+            pool.reference(source)
+        self.tree.fill(node, component, [index], source)
         return tuple(_reading(p, copy.source) if p in moved else p for p in left)
 
 

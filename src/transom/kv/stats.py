@@ -109,6 +109,11 @@ def cache_stats(cache: "HybridCache") -> CacheStats:
 
 def _component_stats(cache: "HybridCache", component: int) -> ComponentStats:
     pool, traffic = cache.pools[component], cache.counters.traffic[component]
+    assert pool.free + pool.tree <= pool.capacity and pool.idle <= pool.tree, (
+        pool.name,
+        pool.free,
+        pool.tree,
+    )
     return ComponentStats(
         name=pool.name,
         capacity=pool.capacity,

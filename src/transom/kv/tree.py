@@ -13,7 +13,7 @@ from transom.kv.holding import Namespace
 from transom.kv.journal import Journal
 from transom.kv.node import NO_PAGES, TOKEN_BYTES, Node, Path, Root, as_key, residency, shared_tokens
 from transom.kv.order import RANK_PINNED, RANK_USEFUL, RANK_USELESS, Clock, Order, Policy, Price
-from transom.kv.pool import PagePool, Pages, as_pages
+from transom.kv.pool import ID_BYTES, PagePool, Run, as_pages, pages_of
 
 __all__ = [
     "NO_PAGES",
@@ -83,53 +83,49 @@ class PrefixTree:
         """What the tree shares with `key`, in whole pages."""
         root = self.roots.get(namespace)
         node: Node = Root(namespace, len(self.pools)) if root is None else root
-        path = Path(node)
+        top = node
+        nodes: list[Node] = []
+        starts: list[int] = []
         at, page_bytes = 0, self.page_bytes
         while (child := node.children.get(key[at : at + page_bytes])) is not None:
-            if key.startswith(child.key, at):
-                path.follow(child, child.size)
-                at += len(child.key)
-                node = child
-            else:
+            nodes.append(child)
+            starts.append(at // page_bytes)
+            if not key.startswith(child.key, at):
                 tokens = shared_tokens(child.key, key[at : at + len(child.key)])
-                path.follow(child, tokens * TOKEN_BYTES // page_bytes)
-                break
-        return path
+                return Path(top, nodes, starts, starts[-1] + tokens * TOKEN_BYTES // page_bytes)
+            at += len(child.key)
+            node = child
+        return Path(top, nodes, starts, at // page_bytes)
 
     def order_of(self, component: int) -> Order[Node]:
         return self.orders[self._groups_of[component]]
 
     # ---------------------------------------------------------------- what giving would cost
 
-    def island(self, node: Node, component: int) -> int:
-        """The first page of `node` that its end, a boundary to be hit again, has use for.
+    def price(self, component: int, node: Node) -> Price:
+        """Of a rooted component the stretch back to the boundary before, with all that lies there; of others
+        the pages that no boundary needs, or else the island at the end.
 
         Nodes end where a prompt or a turn ended and where a request left the path of another. A page of slack
         is for who sends the same prompt again, one token of which is to be computed.
         """
-        return self._grids[component].island(node.start, node.resident[component])
-
-    def price(self, component: int, node: Node) -> Price:
-        """Of a rooted component the stretch back to the boundary before, with all that lies there; of others
-        the pages that no boundary needs, or else the island at the end."""
-        price = node.prices.get(component)
-        if price is None:
-            price = node.prices[component] = self._price_unpinned(component, node)
-        if node.pinned > self._log.step and price.rank == RANK_USEFUL:
+        price = self._price_unpinned(component, node)
+        if not node.pinned:  # else it also changes with time
+            node.links[self._groups_of[component]].price = price
+        elif node.pinned > self._log.step and price.rank == RANK_USEFUL:
             return price._replace(rank=RANK_PINNED)
         return price
 
     def _price_unpinned(self, component: int, node: Node) -> Price:
-        resident = node.resident
+        tokens, size = len(node.key) // TOKEN_BYTES, 0
         if self.rooted[component]:
-            size = sum([cost * there.count(1) for cost, there in zip(self._costs, resident, strict=True)])
-            rank = RANK_USEFUL
-        else:
-            there = resident[component]
-            useless = there.find(1, 0, self.island(node, component)) >= 0
-            rank = RANK_USELESS if useless else RANK_USEFUL
-            size = self._costs[component] * there.count(1)
-        return Price(rank, len(node.key) // TOKEN_BYTES, max(1, size))
+            for cost, there in zip(self._costs, node.resident, strict=True):
+                size += cost * there.count(1)
+            return Price(RANK_USEFUL, tokens, size or 1)
+        there = node.resident[component]
+        island = self._grids[component].island(node.start, there)
+        rank = RANK_USELESS if there.find(1, 0, island) >= 0 else RANK_USEFUL
+        return Price(rank, tokens, self._costs[component] * there.count(1) or 1, island)
 
     # ---------------------------------------------------------------- recency
 
@@ -138,15 +134,20 @@ class PrefixTree:
         assert len(first) == len(self.pools), first
         for group, component in enumerate(self.groups):
             after = bisect_right(path.starts, first[component])
-            nodes = path.nodes[max(0, after - 1) :]
-            links = [node.links[group] for node in nodes]
-            self.orders[group].use(links, hit=hit, priority=priority)
+            nodes = path.nodes[after - 1 :] if after else path.nodes
+            self.orders[group].use([node.links[group] for node in nodes], hit=hit, priority=priority)
 
     def reprice(self, path: Path) -> None:
         """Pins have ended: keys of the path may be lower now."""
         for node in path.nodes:
             for order, link in zip(self.orders, node.links, strict=True):
                 order.bound(link)
+
+    def pin(self, node: Node, until: int) -> None:
+        """It gives last until after step `until`."""
+        assert until >= node.pinned, (node, until)
+        self._journal.log(self._pin, node, node.pinned)
+        self._pin(node, until)
 
     def unpark(self) -> None:
         """References have ended: nodes passed over while they were read are asked again."""
@@ -164,11 +165,12 @@ class PrefixTree:
             self.roots[namespace] = root
         return root
 
-    def grow(self, end: Node, key: bytes, pages: tuple[Pages, ...]) -> Node:
+    def grow(self, end: Node, key: bytes, runs: tuple[Run, ...]) -> Node:
         """Hangs a run after `end`, which shares none of it."""
+        assert key and len(key) // self.page_bytes == len(runs[0]) // ID_BYTES, (len(key), runs)
         if end.children and not end.parted:
             self._journal.assign(end, "parted", True)
-        node = Node(end, key, pages, len(self.groups))
+        node = Node(end, end.space, key, runs, len(self.groups))
         self._journal.log(self._unlink, node)
         self._link(node)
         self._relist(node)
@@ -176,45 +178,44 @@ class PrefixTree:
         self._tell_new(node, 0)
         return node
 
-    def lengthen(self, end: Node, key: bytes, pages: tuple[Pages, ...]) -> Node:
-        """The same, in place where `end` is a leaf where nobody parted: its end is then no boundary."""
-        assert key and len(key) == len(pages[0]) * self.page_bytes, (len(key), pages)
+    def lengthen(self, end: Node, key: bytes, runs: tuple[Run, ...]) -> Node:
+        """The same, in place where `end` is a leaf and nobody parted there: its end is no boundary then."""
+        assert key and len(key) // self.page_bytes == len(runs[0]) // ID_BYTES, (len(key), runs)
         if end.parent is not None and not end.children and not end.parted:
-            longer = tuple(np.concatenate(pair) for pair in zip(end.pages, pages, strict=True))
             size = end.size
-            self._set(end, end.key + key, longer)
+            self._set(end, end.key + key, tuple([a + b for a, b in zip(end.runs, runs, strict=True)]))
             self._tell_new(end, size)
             return end
-        return self.grow(end, key, pages)
+        return self.grow(end, key, runs)
 
     def split(self, node: Node, at: int) -> Node:
-        """Cuts `node` before its page `at`; returns the new upper part. Array bounds move, pages do not."""
-        parent = node.parent
+        """Cuts `node` before its page `at`; returns the new upper part. Runs are cut, pages do not move."""
+        parent, page_bytes = node.parent, self.page_bytes
         assert parent is not None and 0 < at < node.size, (node, at)
-        upper = Node(
-            parent, node.key[: at * self.page_bytes], tuple(p[:at] for p in node.pages), len(self.groups)
-        )
+        front = tuple([run[: at * ID_BYTES] for run in node.runs])
+        upper = Node(parent, node.space, node.key[: at * page_bytes], front, len(self.groups))
         upper.pinned, upper.parted = node.pinned, True
         for order, link, lower in zip(self.orders, upper.links, node.links, strict=True):
             order.split(link, lower)
         self._journal.assign(node, "start", node.start + at)
-        self._set(node, node.key[at * self.page_bytes :], tuple(p[at:] for p in node.pages))
-        first = upper.key[: self.page_bytes]
+        self._journal.assign(node, "above", (*node.above, upper.key))
+        self._set(node, node.key[at * page_bytes :], tuple([run[at * ID_BYTES :] for run in node.runs]))
+        first = upper.key[:page_bytes]
         self._journal.log(parent.children.__setitem__, first, node)
         parent.children[first] = upper
         self._journal.assign(node, "parent", upper)
-        upper.children[node.key[: self.page_bytes]] = node
-        upper.order.append(node.key[: self.page_bytes])
+        upper.children[node.key[:page_bytes]] = node
+        upper.order.append(node.key[:page_bytes])
         self._relist(upper)
         return upper
 
     def fill(self, node: Node, component: int, index: ArrayLike, pages: ArrayLike) -> None:
         """Holes `index` of `node` get `pages`. Whatever is resident stays."""
-        entries = node.pages[component].copy()
+        entries = pages_of(node.runs[component]).copy()
         index = as_pages(index)
         assert not entries[index].any() and np.all(pages), (entries[index], pages)
         entries[index] = pages
-        self._replace(node, component, entries, (entries != 0).tobytes())
+        self._replace(node, component, entries.tobytes(), (entries != 0).tobytes())
         self._relist(node)
         self._tell(What.STORED, node, component, (index + node.start).tolist())
 
@@ -222,46 +223,44 @@ class PrefixTree:
 
     def vacate(self, node: Node, component: int, index: ArrayLike) -> None:
         """Pages `index` of `node` go back to the pool and leave holes. Let `trim` follow."""
-        entries = node.pages[component].copy()
+        entries = pages_of(node.runs[component]).copy()
         index = as_pages(index)
         assert len(index) and entries[index].all(), (node, component, index)
         self.pools[component].release(entries[index])
         entries[index] = 0
-        self._replace(node, component, entries, (entries != 0).tobytes())
+        self._replace(node, component, entries.tobytes(), (entries != 0).tobytes())
         self._relist(node, cheaper=False)
         self._tell(What.REMOVED, node, component, (index + node.start).tolist())
 
-    def vacate_run(self, node: Node, component: int, first: int, end: int) -> Pages:
+    def vacate_run(self, node: Node, component: int, first: int, end: int) -> Run:
         """The same of pages [first, end), but for the pool: to it the caller gives what is returned."""
-        pages, resident = node.pages[component], node.resident[component]
+        run, resident = node.runs[component], node.resident[component]
         assert first < end and resident.count(1, first, end) == end - first, (node, component, first, end)
-        entries = pages.copy()
-        entries[first:end] = 0
-        now = resident[:first] + bytes(end - first) + resident[end:]
-        self._replace(node, component, entries, now)
-        if 1 not in now:
+        count = end - first
+        there = resident[:first] + bytes(count) + resident[end:]
+        left = run[: first * ID_BYTES] + bytes(count * ID_BYTES) + run[end * ID_BYTES :]
+        self._replace(node, component, left, there)
+        if 1 not in there:
             self._relist(node, cheaper=False)
         self._tell(What.REMOVED, node, component, range(node.start + first, node.start + end))
-        return pages[first:end]
+        return run[first * ID_BYTES : end * ID_BYTES]
 
-    def cut(self, node: Node, count: int) -> list[Pages]:
+    def cut(self, node: Node, count: int) -> list[Run]:
         """The last `count` pages of a leaf end; by component, what the caller gives to the pools."""
         assert not node.children and 0 < count <= node.size, (node, count)
-        size, taken = node.size - count, []
-        for component in range(len(self.pools)):
-            resident, pages = node.resident[component], node.pages[component][size:]
-            taken.append(pages if 0 not in resident[size:] else pages[pages != 0])
-            self._tell_run(What.REMOVED, node, component, size)
+        size = node.size - count
+        taken = [run[size * ID_BYTES :] for run in node.runs]
+        self._tell_runs(What.REMOVED, node, size)
         if size:
-            self._set(node, node.key[: size * self.page_bytes], tuple([p[:size] for p in node.pages]))
+            self._set(node, node.key[: size * self.page_bytes], _front(node.runs, size))
             self.trim(node)
         else:
             self._remove(node)
         return taken
 
     def _remove(self, leaf: Node) -> None:
-        """It keeps its arrays, to come back with them if that is undone."""
-        assert leaf.parent is not None, leaf
+        """It keeps its runs, to come back with them if that is undone."""
+        assert leaf.parent is not None and not leaf.children, leaf
         for order, link in zip(self.orders, leaf.links, strict=True):
             if link.listed:
                 order.leave(link)
@@ -273,45 +272,45 @@ class PrefixTree:
     def trim(self, node: Node) -> None:
         """Restores the shape: a leaf ends with a resident page; what owns nothing and leads nowhere goes."""
         while node.parent is not None and not node.children:
-            if 1 in [resident[-1] for resident in node.resident]:
+            keep = 0
+            for resident in node.resident:
+                last = resident.rfind(1) + 1
+                if last > keep:
+                    keep = last
+            if keep == node.size:
                 return
-            keep = 1 + max([resident.rfind(1) for resident in node.resident])
             if keep:
-                self._set(node, node.key[: keep * self.page_bytes], tuple(p[:keep] for p in node.pages))
+                self._set(node, node.key[: keep * self.page_bytes], _front(node.runs, keep))
                 return
             self._journal.log(self._link, node)
             self._unlink(node)
             node = node.parent
             self._relist(node, cheaper=False)
-        if isinstance(node, Root) and not node.children and self.roots.get(node.namespace) is node:
-            self._journal.log(self.roots.__setitem__, node.namespace, node)
-            del self.roots[node.namespace]
+        if isinstance(node, Root) and not node.children and self.roots.get(node.space) is node:
+            self._journal.log(self.roots.__setitem__, node.space, node)
+            del self.roots[node.space]
 
     # ---------------------------------------------------------------- events
 
     def _tell_new(self, node: Node, first: int) -> None:
         """Pages of `node` from `first` on are new."""
-        for component in range(len(self.pools)):
-            self._tell_run(What.STORED, node, component, first)
+        assert first < node.size, (node, first)
+        self._tell_runs(What.STORED, node, first)
 
-    def _tell_run(self, what: What, node: Node, component: int, first: int) -> None:
-        """Of what `node` has from page `first` on."""
-        resident, start = node.resident[component], node.start
-        pages: Sequence[int] = range(start + first, start + len(resident))
-        if 0 in resident[first:]:
-            pages = [start + place for place in range(first, len(resident)) if resident[place]]
-        if pages:
-            self._tell(what, node, component, pages)
+    def _tell_runs(self, what: What, node: Node, first: int) -> None:
+        """Of all that `node` has from page `first` on."""
+        start, end = node.start, node.start + node.size
+        for component, resident in enumerate(node.resident):
+            pages: Sequence[int] = range(start + first, end)
+            if 0 in resident[first:]:
+                pages = [start + place for place in range(first, end - start) if resident[place]]
+            if pages:
+                self._tell(what, node, component, pages)
 
     def _tell(self, what: What, node: Node, component: int, pages: Sequence[int]) -> None:
         """`pages` by index from the root."""
-        keys, above = [node.key], node.parent
-        while above is not None and above.parent is not None:
-            keys.append(above.key)
-            above = above.parent
-        assert isinstance(above, Root), node
-        keys.reverse()
-        self._log.record(what, component, above.namespace, tuple(keys), pages)
+        assert node.parent is not None, node
+        self._log.record(what, component, node.space, node.above, node.key, pages)
 
     # ---------------------------------------------------------------- primitives
 
@@ -327,23 +326,31 @@ class PrefixTree:
         del node.parent.children[first]
         del node.parent.order[bisect_left(node.parent.order, first)]
 
-    def _replace(self, node: Node, component: int, entries: Pages, there: bytes) -> None:
+    def _replace(self, node: Node, component: int, run: Run, there: bytes) -> None:
         """Of one component, whatever the others have. `there` is its residency. Let `_relist` follow."""
-        pages, resident = node.pages, node.resident
-        self._journal.log(self._restore, node, node.key, pages, resident)
-        node.pages = (*pages[:component], entries, *pages[component + 1 :])
-        node.resident = (*resident[:component], there, *resident[component + 1 :])
-        node.prices.clear()
+        assert len(run) == len(there) * ID_BYTES, (node, component, run, there)
+        self._journal.log(self._restore, node, node.key, node.runs, node.resident)
+        runs, resident = list(node.runs), list(node.resident)
+        runs[component], resident[component] = run, there
+        node.runs, node.resident = tuple(runs), tuple(resident)
+        node.forget_prices()
 
-    def _set(self, node: Node, key: bytes, pages: tuple[Pages, ...]) -> None:
-        self._journal.log(self._restore, node, node.key, node.pages, node.resident)
-        node.key, node.pages, node.resident = key, pages, residency(pages)
-        node.prices.clear()
+    def _set(self, node: Node, key: bytes, runs: tuple[Run, ...]) -> None:
+        assert len(key) == len(runs[0]) // ID_BYTES * self.page_bytes, (len(key), runs)
+        self._journal.log(self._restore, node, node.key, node.runs, node.resident)
+        node.key, node.runs, node.resident = key, runs, residency(runs)
+        node.size = len(node.resident[0])
+        node.forget_prices()
         self._relist(node)
 
-    def _restore(self, node: Node, key: bytes, pages: tuple[Pages, ...], resident: tuple[bytes, ...]) -> None:
-        node.key, node.pages, node.resident = key, pages, resident
-        node.prices.clear()
+    def _pin(self, node: Node, until: int) -> None:
+        node.pinned = until
+        node.forget_prices()
+
+    def _restore(self, node: Node, key: bytes, runs: tuple[Run, ...], resident: tuple[bytes, ...]) -> None:
+        node.key, node.runs, node.resident = key, runs, resident
+        node.size = len(resident[0])
+        node.forget_prices()
         for order, link in zip(self.orders, node.links, strict=True):
             order.bound(link)
 
@@ -364,3 +371,9 @@ class PrefixTree:
                 order.enter(link)
             elif link.listed:
                 order.leave(link)
+
+
+def _front(runs: tuple[Run, ...], count: int) -> tuple[Run, ...]:
+    """The first `count` pages of each."""
+    assert count * ID_BYTES <= len(runs[0]), (count, runs)
+    return tuple([run[: count * ID_BYTES] for run in runs])

@@ -4,6 +4,7 @@ import numpy as np
 
 from transom.kv.cache import HybridCache, Namespace
 from transom.kv.node import Node, as_key
+from transom.kv.pool import without_holes
 from transom.kv.reclaim import Freed
 from transom.sim.regret_bound import Problem
 from transom.sim.regret_pages import Ints
@@ -68,8 +69,7 @@ class Clairvoyant:
 
     def _prune_windows(self, cache: HybridCache, node: Node, pages: Ints) -> None:
         for component, wanted in zip(self._windows, self._wanted[1:], strict=True):
-            entries = node.pages[component]
-            idle = (entries != 0) & (cache.pools[component].references(entries) == 0)
+            idle = np.frombuffer(cache.pools[component].idle_among(node.runs[component]), dtype=np.bool_)
             unwanted = np.flatnonzero(idle & ~wanted[pages])
             if len(unwanted):
                 cache.tree.vacate(node, component, unwanted)
@@ -77,8 +77,9 @@ class Clairvoyant:
     def _prune_tail(self, cache: HybridCache, node: Node, pages: Ints, freed: Freed) -> None:
         keep = 1 + max(np.flatnonzero(self._wanted[0][pages]), default=-1)
         if not node.children and keep < node.size:
-            for component, gone in enumerate(cache.tree.cut(node, node.size - keep)):
-                freed.add(component, gone)
+            for component, run in enumerate(cache.tree.cut(node, node.size - keep)):
+                if there := without_holes(run):
+                    freed.add(component, there)
         else:
             cache.tree.trim(node)
 
