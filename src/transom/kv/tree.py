@@ -37,6 +37,7 @@ class PrefixTree:
         "_groups_of",
         "_journal",
         "_log",
+        "ages",
         "clock",
         "gives_whole",
         "groups",
@@ -63,6 +64,8 @@ class PrefixTree:
         self.page_bytes = grids[0].page_size * TOKEN_BYTES
         self.roots: dict[Namespace, Root] = {}
         self.clock = Clock(journal)
+        self.ages = policy.knows_boundaries
+        """Whether value fades as others give."""
         self.gives_whole = policy.knows_boundaries and not all(rooted)
         """Whether a stretch or an island goes as a whole: half of one is of no use."""
         self._grids = grids
@@ -121,11 +124,12 @@ class PrefixTree:
         if self.rooted[component]:
             for cost, there in zip(self._costs, node.resident, strict=True):
                 size += cost * there.count(1)
-            return Price(RANK_USEFUL, tokens, size or 1)
+            return Price(RANK_USEFUL, tokens, size or 1, parted=node.parted, whole=self.gives_whole)
         there = node.resident[component]
         island = self._grids[component].island(node.start, there)
         rank = RANK_USELESS if there.find(1, 0, island) >= 0 else RANK_USEFUL
-        return Price(rank, tokens, self._costs[component] * there.count(1) or 1, island)
+        size = self._costs[component] * there.count(1) or 1
+        return Price(rank, tokens, size, island, node.parted, self.gives_whole)
 
     # ---------------------------------------------------------------- recency
 
@@ -169,7 +173,8 @@ class PrefixTree:
         """Hangs a run after `end`, which shares none of it."""
         assert key and len(key) // self.page_bytes == len(runs[0]) // ID_BYTES, (len(key), runs)
         if end.children and not end.parted:
-            self._journal.assign(end, "parted", True)
+            self._journal.log(self._part, end, False)
+            self._part(end, True)
         node = Node(end, end.space, key, runs, len(self.groups))
         self._journal.log(self._unlink, node)
         self._link(node)
@@ -342,6 +347,12 @@ class PrefixTree:
         node.size = len(node.resident[0])
         node.forget_prices()
         self._relist(node)
+
+    def _part(self, node: Node, parted: bool) -> None:
+        node.parted = parted
+        node.forget_prices()
+        for order, link in zip(self.orders, node.links, strict=False):  # a root has no links
+            order.bound(link)
 
     def _pin(self, node: Node, until: int) -> None:
         node.pinned = until

@@ -16,8 +16,8 @@ from transom.sim.regret_plan import most, plan, used_by_slot
 from transom.sim.regret_replay import Access, Watcher, accesses, replay, with_memory
 from transom.sim.trace import Trace
 
-PARTS = (1.0, 0.5, 0.25, 0.1)
-"""Of all that a trace leaves behind: what memory to look at where nobody says."""
+PARTS = (1.0, 0.5, 0.25)
+"""Of all that a trace leaves, and of the least that loses nothing: what memory to look at where nobody says."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +64,7 @@ class RegretTable:
 
 
 def regret_table(trace: Trace, layout: CacheLayout, sizes: Sequence[int] = ()) -> RegretTable:
-    """At each of `sizes` bytes; without any, at parts of what the trace leaves, and half of what is least.
+    """At each of `sizes` bytes; without any, at parts of what the trace leaves, and of the least it could do with.
 
     Raises ConfigError where regret is not known for such a layout, or a request is longer than its context.
     """
@@ -77,7 +77,7 @@ def regret_table(trace: Trace, layout: CacheLayout, sizes: Sequence[int] = ()) -
     found = sum(replay(unlimited, requests))
     everything = unlimited.budget.in_use()
     least = int(used_by_slot(problem, most(problem)).max())
-    wanted = sizes or (*(int(part * everything) for part in PARTS), least, least // 2)
+    wanted = sizes or [int(part * whole) for whole in (everything, least) for part in PARTS]
     rows = tuple(_regret(problem, layout, requests, size) for size in sorted(set(wanted), reverse=True))
     prompts = sum(request.prompt for request in requests)
     return RegretTable(trace.name, prompts, found, everything, least, rows)

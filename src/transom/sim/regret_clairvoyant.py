@@ -15,7 +15,8 @@ from transom.values import Tokens
 class Clairvoyant:
     """Owns what is wanted, by id of a page. Mutable: it goes along with the requests.
 
-    A page is wanted if the next request to need it, by the plan, finds it rather than computes it.
+    A page is wanted if the next request to need it, by the plan, finds it rather than computes it. What is not
+    goes once the next request might be short of memory.
     """
 
     def __init__(self, problem: Problem, chosen: Ints) -> None:
@@ -26,14 +27,19 @@ class Clairvoyant:
         self._wanted = [np.zeros(len(problem.forest), dtype=bool) for _ in self._kept]
         self._next = _next_passing(problem)
         self._ids: dict[tuple[int, bytes], Ints] = {}
+        self._plenty = True
+        self._number = 0
 
     def begins(self, number: int) -> None:
         """What becomes of each page it passes is known by who passes it next."""
         passed = self._problem.paths[number].pages
+        self._number = number
         for wanted, kept in zip(self._wanted, self._kept, strict=True):
             wanted[passed] = np.append(kept, False)[self._next[number]]
 
     def computed(self, cache: HybridCache, namespace: Namespace, tokens: Tokens) -> None:
+        if self._plenty:
+            return
         path = cache.tree.walk(namespace, as_key(tokens, len(tokens)))
         above = -1
         with cache.transaction():
@@ -43,12 +49,22 @@ class Clairvoyant:
                 above = int(pages[-1])
 
     def ended(self, cache: HybridCache) -> None:
+        self._plenty = self._has_plenty(cache)
+        if self._plenty:
+            return
         freed = Freed(cache.tree)
         with cache.transaction():
             for node, pages in reversed(self._nodes(cache)):
                 self._prune_windows(cache, node, pages)
                 self._prune_tail(cache, node, pages, freed)
             freed.release()
+
+    def _has_plenty(self, cache: HybridCache) -> bool:
+        """Whether the next request finds room for all it will compute, and for what it copies."""
+        after = self._problem.paths[self._number + 1 : self._number + 2]
+        layout = cache.layout
+        pages = sum(-(-path.length // layout.page_size) + 1 for path in after)
+        return layout.budget is None or cache.budget.in_use() + pages * sum(layout.page_bytes) <= layout.budget
 
     def _nodes(self, cache: HybridCache) -> list[tuple[Node, Ints]]:
         """All nodes with the ids of their pages, parents first."""
