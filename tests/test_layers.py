@@ -12,7 +12,7 @@ LAYERS = (
     ("__main__",),
     ("cli",),
     ("commands",),
-    ("server",),
+    ("server", "chat"),
     ("llm", "doctor"),
     ("sim", "story"),
     ("engine",),
@@ -24,7 +24,7 @@ LAYERS = (
     ("sched",),
     ("kv",),
     ("_native",),
-    ("config", "wire"),
+    ("config", "wire", "logs", "streams"),
     ("values", "errors"),
 )
 """Top first. A module may import from its own layer and from any below it."""

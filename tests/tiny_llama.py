@@ -13,6 +13,11 @@ EPS, ROPE_BASE = 1e-5, 10_000.0
 PIECES = ["<|end|>", *CHARACTER_OF.values(), "th", "he", "Ġt", "Ġth"]
 MERGES = ["t h", "h e", "Ġ t", "Ġt h"]
 
+CHAT_TEMPLATE = (
+    "{% for message in messages %}{{ message.role }}: {{ message.content }}\n{% endfor %}"
+    "{% if add_generation_prompt %}assistant: {% endif %}"
+)
+
 Tensors = dict[str, NDArray[np.float32]]
 
 
@@ -37,6 +42,7 @@ def write_tiny_llama(
     writer.add_token_types([gguf.TokenType.CONTROL, *normal])
     writer.add_token_merges(MERGES)
     writer.add_eos_token_id(0)
+    writer.add_chat_template(CHAT_TEMPLATE)
     for name, values in tensors(rope_freqs=rope_freqs).items():
         if values.ndim == 1:
             writer.add_tensor(name, values)

@@ -2,13 +2,13 @@
 
 import argparse
 import logging
-import os
 import sys
 from collections.abc import Callable, Sequence
 
-from transom import __version__
+from transom import __version__, streams
 from transom.commands import (
     bench,
+    chat,
     doctor,
     export_tokenizer,
     fuzz_kv,
@@ -24,12 +24,13 @@ from transom.errors import TransomError
 
 INTERRUPTED = 130
 
-COMMANDS = (serve, generate, models, doctor, export_tokenizer, simulate, bench, fuzz_kv, story)
+COMMANDS = (serve, chat, generate, models, doctor, export_tokenizer, simulate, bench, story, fuzz_kv)
 """In the order in which help lists them. Importing one costs nothing; running it may."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """The exit status: 0, 1 for what went wrong, 2 for usage."""
+    streams.complete()
     words = list(sys.argv[1:] if arguments is None else arguments)
     parser, commands = parsers()
     options, unknown = parser.parse_known_args(words)
@@ -45,10 +46,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return _fail(str(error))
     except BrokenPipeError:
         # The reader of our output has gone, as `| head` does; nothing is left to tell it.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        streams.silence(sys.stdout)
         return 0
     except KeyboardInterrupt:
         return INTERRUPTED
+    except MemoryError:
+        return _fail("not enough memory")
     except Exception as error:  # the process edge: the log has the traceback, the user one line
         logging.getLogger("transom").debug("failed", exc_info=True)
         return _fail(f"an error of transom's own: {type(error).__name__}: {error}")
@@ -56,7 +59,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _fail(message: str) -> int:
-    print(f"transom: {' '.join(message.split())}", file=sys.stderr)
+    streams.say(sys.stderr, f"transom: {' '.join(message.split())}")
     return 1
 
 

@@ -9,6 +9,7 @@ from transom.errors import ConfigError
 KV_DTYPES = ("float16", "float32")
 CACHE_POLICIES = ("value", "lru", "lfu", "fifo", "priority")
 LOG_LEVELS = ("debug", "info", "warning", "error")
+LOG_FORMATS = ("text", "json")
 
 _BYTES = re.compile(r"(\d+(?:\.\d+)?)\s*([kmgt]?)(?:i?b)?", re.IGNORECASE)
 _UNITS = {"": 0, "k": 10, "m": 20, "g": 30, "t": 40}
@@ -51,14 +52,22 @@ class EngineConfig:
         ratio = self.swa_full_tokens_ratio
         if ratio is not None and not 0 < ratio <= 1:
             raise ConfigError(f"--swa-full-tokens-ratio is {ratio:g}; it must be above 0 and at most 1")
-        if self.kv_dtype not in KV_DTYPES:
-            raise ConfigError(f"--kv-dtype is {self.kv_dtype!r}; it must be one of {', '.join(KV_DTYPES)}")
-        if self.cache_policy not in CACHE_POLICIES:
-            raise ConfigError(
-                f"--cache-policy is {self.cache_policy!r}; it must be one of {', '.join(CACHE_POLICIES)}"
-            )
+        _one_of("--kv-dtype", self.kv_dtype, KV_DTYPES)
+        _one_of("--cache-policy", self.cache_policy, CACHE_POLICIES)
         if self.kv_bytes is not None and self.max_total_tokens is not None:
             raise ConfigError("--kv-bytes and --max-total-tokens both size the KV pools; give one of them")
+
+
+@dataclass(frozen=True, slots=True)
+class LogConfig:
+    """What is logged, and how, by server and engine."""
+
+    level: str = "info"
+    format: str = "text"
+
+    def __post_init__(self) -> None:
+        _one_of("--log-level", self.level, LOG_LEVELS)
+        _one_of("--log-format", self.format, LOG_FORMATS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,15 +78,16 @@ class ServerConfig:
     port: int = 8000
     """0 lets the system choose one."""
     served_model_name: str | None = None
-    log_level: str = "info"
+    finish_seconds: float = 5.0
+    """How long answers may still finish once the server is asked to stop."""
     body_bytes_max: int = 16 << 20
     stalled_seconds_max: float = 120.0
     """A step takes milliseconds, on the slowest path seconds; an engine silent for longer is not healthy."""
 
     def __post_init__(self) -> None:
         _within("--port", self.port, 0, 65535)
-        if self.log_level not in LOG_LEVELS:
-            raise ConfigError(f"--log-level is {self.log_level!r}; it must be one of {', '.join(LOG_LEVELS)}")
+        if not 0 <= self.finish_seconds <= 3600:
+            raise ConfigError(f"--finish-seconds is {self.finish_seconds:g}; it must be between 0 and 3600")
         if self.served_model_name == "":
             raise ConfigError("--served-model-name must not be empty")
 
@@ -92,3 +102,8 @@ def cores_available() -> int:
 def _within(flag: str, value: int | None, low: int, high: int) -> None:
     if value is not None and not low <= value <= high:
         raise ConfigError(f"{flag} is {value}; it must be between {low} and {high}")
+
+
+def _one_of(flag: str, value: str, words: tuple[str, ...]) -> None:
+    if value not in words:
+        raise ConfigError(f"{flag} is {value!r}; it must be one of {', '.join(words)}")

@@ -180,6 +180,8 @@ class Ended:
     reason: FinishReason
     usage: Usage
     message: str = ""
+    queue_seconds: float = 0.0
+    """How long it waited for its first step, where somebody has a clock (`engine/waits.py`)."""
 
 
 Event = TokenChosen | Ended

@@ -6,14 +6,15 @@ numbers. `engine/channel.py` carries them; its end, in either direction, says st
 
 import msgspec
 
-from transom.config import EngineConfig
+from transom.config import EngineConfig, LogConfig
 from transom.values import FinishReason, Sampling, Usage
 
 
 class Launch(msgspec.Struct, tag=True, frozen=True, array_like=True):
-    """The first message: what kind of engine to be."""
+    """The first message: what kind of engine to be, and how it logs."""
 
     config: EngineConfig
+    log: LogConfig = LogConfig()
 
 
 class Submit(msgspec.Struct, tag=True, frozen=True, array_like=True):
@@ -87,7 +88,10 @@ class TokenOut(msgspec.Struct, frozen=True, array_like=True):
 
 
 class EndOut(msgspec.Struct, frozen=True, array_like=True):
-    """The one terminal message of a request. `message`, with `code` and `param`, is set on errors."""
+    """The one terminal message of a request. `message`, with `code` and `param`, is set on errors.
+
+    `queue_seconds` is how long it waited for its first step, or for its end if it never had one.
+    """
 
     id: int
     reason: FinishReason
@@ -95,6 +99,7 @@ class EndOut(msgspec.Struct, frozen=True, array_like=True):
     message: str = ""
     code: str | None = None
     param: str | None = None
+    queue_seconds: float = 0.0
 
 
 class ComponentUse(msgspec.Struct, frozen=True, array_like=True):

@@ -7,7 +7,8 @@ Byte tokens; 256 begins, 257 ends. What a prompt contains decides what happens t
     CRASH    three tokens, then the loop raises
     EXIT     three tokens, then the process is gone without a word
 A model named `broken` does not load, one named `slow` never does; any other answers, `chatty` after writing
-to standard input and output.
+to standard input and output. `gate FOLDER` loads at once when it is the first there; later ones wait for a
+file `open`, and what that says is the model that they are.
 """
 
 import os
@@ -15,6 +16,7 @@ import sys
 import threading
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from transom import wire
 from transom.config import EngineConfig
@@ -123,12 +125,12 @@ class FakeSteps:
         return [Ended(number, reason, self.running.pop(number).usage(), message)]
 
 
-def ready() -> wire.Ready:
+def ready(context: int = CONTEXT) -> wire.Ready:
     return wire.Ready(
         pid=0,
         model="echo",
         architecture="echo",
-        context=CONTEXT,
+        context=context,
         weights_bytes=12345678,
         components=(
             wire.ComponentInfo("full", 3, None, POOL_TOKENS, 1 << 20),
@@ -144,16 +146,37 @@ def ready() -> wire.Ready:
 
 
 def load(config: EngineConfig) -> tuple[wire.Ready, process.Steps]:
-    if config.model == "broken":
-        raise ModelFileError("broken.gguf: tensor x is truncated")
-    if config.model == "bug":
-        raise ZeroDivisionError("the loader has a bug")
-    if config.model == "slow":
-        threading.Event().wait()
-    if config.model == "chatty":
-        os.write(sys.stdin.fileno(), b"to standard input")
-        print("on standard output", flush=True)
-    return ready(), FakeSteps()
+    model = str(config.model)
+    return loaded(
+        passed(Path(model.removeprefix("gate "))) if model.startswith("gate ") else model
+    ), FakeSteps()
+
+
+def passed(folder: Path) -> str:
+    """The model that the gate lets through."""
+    try:
+        (folder / "first").touch(exist_ok=False)
+        return "echo"
+    except FileExistsError:
+        while not (folder / "open").exists():
+            threading.Event().wait(0.005)
+        return (folder / "open").read_text()
+
+
+def loaded(model: str) -> wire.Ready:
+    match model:
+        case "broken":
+            raise ModelFileError("broken.gguf: tensor x is truncated")
+        case "bug":
+            raise ZeroDivisionError("the loader has a bug")
+        case "memory":
+            raise MemoryError("Unable to allocate 160. MiB\nfor an array")
+        case "slow":
+            threading.Event().wait()
+        case "chatty":
+            os.write(sys.stdin.fileno(), b"to standard input")
+            print("on standard output", flush=True)
+    return ready(CONTEXT + 1 if model == "other" else CONTEXT)
 
 
 if __name__ == "__main__":

@@ -242,7 +242,14 @@ def test_a_crash_says_why() -> None:
     run(body)
 
 
-@pytest.mark.parametrize(("model", "message"), [("broken", "tensor x is truncated"), ("bug", "has a bug")])
+@pytest.mark.parametrize(
+    ("model", "message"),
+    [
+        ("broken", "tensor x is truncated"),
+        ("bug", "has a bug"),
+        ("memory", r"not enough memory .*--kv-bytes .*160\. MiB for an array"),
+    ],
+)
 def test_an_engine_that_cannot_load_gives_one_line_and_leaves_nothing(model: str, message: str) -> None:
     async def body() -> None:
         with pytest.raises(TransomError, match=message) as caught:

@@ -15,7 +15,8 @@ from transom.config import EngineConfig
 FLAGS = """
 --swa-full-tokens-ratio --page-size --chunked-prefill-size --max-total-tokens --kv-bytes
 --max-running-requests
---disable-radix-cache --threads --paranoid --host --port --served-model-name --log-level
+--disable-radix-cache --threads --paranoid --host --port --served-model-name --log-level --log-format
+--finish-seconds
 """
 
 
@@ -78,6 +79,7 @@ def test_an_unknown_flag_suggests_the_nearest() -> None:
         (("serve", "--port", "many"), "--port"),
         (("serve", "--kv-bytes", "lots"), "512M"),
         (("serve", "--log-level", "loud"), "--log-level"),
+        (("serve", "--log-format", "xml"), "--log-format"),
         (("generate",), "text"),
         (("sevre",), "serve"),
     ],
@@ -95,7 +97,10 @@ def test_wrong_usage_is_status_2(words: tuple[str, ...], part: str) -> None:
         (("generate", "x", "--temperature", "-1"), "--temperature"),
         (("generate", "x", "--max-tokens", "0"), "--max-tokens"),
         (("generate", "x", "--seed", "-1"), "--seed"),
+        (("serve", "--finish-seconds", "-1"), "--finish-seconds"),
         (("serve", "--port", "0", "/no/such/model.gguf"), "/no/such/model.gguf"),
+        (("serve", "--port", "0", "/tmp"), "/tmp: not a regular file"),
+        (("serve", "--port", "0", "x" * 1000), "cannot be read: File name too long"),
         (("serve", "--host", "no.such.host.invalid"), "no.such.host.invalid"),
     ],
 )

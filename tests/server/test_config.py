@@ -1,6 +1,6 @@
 import pytest
 
-from transom.config import EngineConfig, ServerConfig, parse_bytes
+from transom.config import EngineConfig, LogConfig, ServerConfig, parse_bytes
 from transom.errors import ConfigError
 
 
@@ -51,10 +51,18 @@ def test_an_impossible_engine_configuration_names_its_flag(changes: dict[str, ob
     [
         ({"port": 65536}, "--port"),
         ({"port": -1}, "--port"),
-        ({"log_level": "loud"}, "--log-level"),
+        ({"finish_seconds": float("nan")}, "--finish-seconds"),
         ({"served_model_name": ""}, "--served-model-name"),
     ],
 )
 def test_an_impossible_server_configuration_names_its_flag(changes: dict[str, object], flag: str) -> None:
     with pytest.raises(ConfigError, match=flag):
         ServerConfig(**changes)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("changes", "flag"), [({"level": "loud"}, "--log-level"), ({"format": "xml"}, "--log-format")]
+)
+def test_an_impossible_log_configuration_names_its_flag(changes: dict[str, str], flag: str) -> None:
+    with pytest.raises(ConfigError, match=flag):
+        LogConfig(**changes)

@@ -1,45 +1,28 @@
-"""Clients that leave, an engine that dies, a server that is told to stop."""
+"""Clients that leave, an engine that hangs, a server that is told to stop."""
 
-import json
 import os
 import signal
 import socket
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from pathlib import Path
 
 import httpx
 import pytest
 from tests.over_http import DEADLINE_SECONDS, is_alive, samples, until
+from tests.server.raw import connected, post, read_all, read_until, stalled
 from tests.server.toy import Running, running_server
 from tests.serving import descendants
 
 
 @contextmanager
-def stalled(url: str, *, stream: bool) -> Iterator[socket.socket]:
-    """A connection whose request does not end by itself."""
-    host, port = url.removeprefix("http://").split(":")
-    body = json.dumps({"prompt": "STALL", "stream": stream, "max_tokens": 100}).encode()
-    head = f"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Length: {len(body)}\r\n\r\n"
-    with socket.create_connection((host, int(port)), timeout=DEADLINE_SECONDS) as connection:
-        connection.sendall(head.encode() + body)
-        yield connection
-
-
-def read_all(connection: socket.socket) -> str:
-    """Everything up to the server's closing, or the end of a chunked body."""
-    data = b""
-    while not data.endswith(b"0\r\n\r\n") and (piece := connection.recv(65536)):
-        data += piece
-    return data.decode()
-
-
-def read_until(connection: socket.socket, wanted: bytes) -> None:
-    data = b""
-    while wanted not in data:
-        piece = connection.recv(65536)
-        assert piece, data
-        data += piece
+def deaf(server: Running) -> Iterator[None]:
+    """A client that never reads its stream, which is longer than what waits in sockets for a reader."""
+    prompts = 200
+    with connected(server.url) as connection, httpx.Client(base_url=server.url) as http:
+        post(connection, prompt=["abc"] * prompts, stream=True, max_tokens=300)
+        until(lambda: samples(http)["transom:num_requests_total"] == prompts)
+        yield
 
 
 @pytest.mark.parametrize("stream", [False, True])
@@ -60,37 +43,6 @@ def test_a_client_that_leaves_in_the_middle_of_its_body_harms_nobody(
     with socket.create_connection((host, int(port))) as connection:
         connection.sendall(b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Length: 100\r\n\r\n{")
     assert http.post("/v1/completions", json={"prompt": "x"}).status_code == 200
-
-
-@pytest.mark.parametrize("how", ["CRASH", "EXIT", "SIGKILL"])
-def test_when_the_engine_dies_every_client_gets_an_error_and_later_ones_a_503(how: str) -> None:
-    with running_server() as server, ThreadPoolExecutor(4) as threads:
-        with httpx.Client(base_url=server.url, timeout=DEADLINE_SECONDS) as http:
-            plain = [threads.submit(http.post, "/v1/completions", json={"prompt": "STALL"}) for _ in range(2)]
-            with stalled(server.url, stream=True) as one, stalled(server.url, stream=True) as two:
-                until(lambda: samples(http)["transom:num_running_reqs"] == 4)
-                if how == "SIGKILL":
-                    os.kill(server.engine_pid, signal.SIGKILL)
-                else:
-                    killer = http.post("/v1/completions", json={"prompt": how})
-                    assert killer.status_code == 503
-                for connection in (one, two):
-                    text = read_all(connection)
-                    assert '"server_error"' in text
-                    assert "data: [DONE]" in text
-            for answer in plain:
-                assert answer.result().status_code == 503
-            late = http.post("/v1/completions", json={"prompt": "x"})
-            assert late.status_code == 503
-            assert int(late.headers["retry-after"]) > 0
-            assert late.json()["error"]["type"] == "server_error"
-            for path in ("/health", "/flush_cache"):
-                assert http.get(path).status_code == 503
-            assert http.get("/v1/models").status_code == 200
-            assert http.get("/metrics").status_code == 200
-        until(lambda: not is_alive(server.engine_pid))
-        server.process.send_signal(signal.SIGTERM)
-        assert server.process.wait(DEADLINE_SECONDS) == 0
 
 
 def test_health_tells_an_engine_that_hangs_from_one_that_works() -> None:
@@ -119,6 +71,33 @@ def test_a_signal_stops_everything_in_order(number: signal.Signals) -> None:
             assert "data: [DONE]" in text
         assert server.process.wait(DEADLINE_SECONDS) == 0
         assert not is_alive(server.engine_pid)
+
+
+def test_a_second_signal_stops_at_once_and_still_tells_the_client(tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    with running_server(finish_seconds=3600, log=log) as server:
+        with stalled(server.url, stream=True) as connection:
+            read_until(connection, b'"text":"')
+            server.process.send_signal(signal.SIGINT)
+            until(lambda: "SIGINT: stopping" in log.read_text())
+            server.process.send_signal(signal.SIGINT)
+            text = read_all(connection)
+            assert "shutting down" in text
+            assert "data: [DONE]" in text
+        assert server.process.wait(DEADLINE_SECONDS) == 130
+        assert not is_alive(server.engine_pid)
+
+
+@pytest.mark.parametrize(("signals", "finish_seconds", "status"), [(1, 0.1, 0), (2, 3600, 130)])
+def test_a_client_that_does_not_read_holds_up_no_end(
+    tmp_path: Path, signals: int, finish_seconds: float, status: int
+) -> None:
+    log = tmp_path / "log"
+    with running_server(finish_seconds=finish_seconds, log=log) as server, deaf(server):
+        for _ in range(signals):
+            server.process.send_signal(signal.SIGTERM)
+            until(lambda: "SIGTERM: stopping" in log.read_text())
+        assert server.process.wait(DEADLINE_SECONDS) == status
 
 
 def test_an_idle_server_stops_with_status_0() -> None:

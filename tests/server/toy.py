@@ -1,20 +1,21 @@
 """A server over the fake engine, as a process of its own; bytes are its tokens.
 
-`python toy.py [--model NAME] [--log-level L]` serves on a free port and prints the URL.
+`python toy.py MODEL FINISH_SECONDS LOG_FORMAT` serves on a free port and prints the URL and the engine's pid.
 """
 
 import signal
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 
-from transom import wire
-from transom.config import EngineConfig, ServerConfig
+from transom import logs, wire
+from transom.config import EngineConfig, LogConfig, ServerConfig
+from transom.engine.supervisor import Recipe
 from transom.errors import BadRequest, TransomError
 from transom.server.run import Site, listen, serve
 from transom.server.text import Message
@@ -61,9 +62,22 @@ class Running:
 
 
 @contextmanager
-def running_server(model: str = "echo", *, announced: bool = True) -> Iterator[Running]:
-    """A toy server, stopped at the end if it still runs; `announced`: wait until it has said where it is."""
-    process = subprocess.Popen([sys.executable, __file__, model], stdout=subprocess.PIPE, text=True)
+def running_server(
+    model: str = "echo",
+    *,
+    announced: bool = True,
+    finish_seconds: float = 1.0,
+    log_format: str = "text",
+    log: Path | None = None,
+) -> Iterator[Running]:
+    """A toy server, stopped at the end if it still runs.
+
+    `announced`: wait until it has said where it is. `log` is where its standard error goes.
+    """
+    words = [sys.executable, __file__, model, str(finish_seconds), log_format]
+    with ExitStack() as stack:
+        stderr = stack.enter_context(log.open("wb")) if log else None
+        process = subprocess.Popen(words, stdout=subprocess.PIPE, stderr=stderr, text=True)
     assert process.stdout is not None
     try:
         url, _, pid = (process.stdout.readline() if announced else "").strip().partition(" ")
@@ -78,24 +92,27 @@ def running_server(model: str = "echo", *, announced: bool = True) -> Iterator[R
         process.stdout.close()
 
 
-def main(model: str) -> int:
+def main(model: str, finish_seconds: float, log_format: str) -> int:
     def announce(ready: wire.Ready, url: str) -> None:
         print(url, ready.pid, flush=True)
 
-    site = Site(
-        ServerConfig(port=0, body_bytes_max=BODY_BYTES_MAX, stalled_seconds_max=0.5),
-        EngineConfig(model=model),
-        "toy",
-        ByteText,
-        (sys.executable, str(FAKE_ENGINE)),
+    server = ServerConfig(
+        port=0, finish_seconds=finish_seconds, body_bytes_max=BODY_BYTES_MAX, stalled_seconds_max=0.5
     )
+    log_config = LogConfig(format=log_format)
+    logs.configure(log_config)
+    command = (sys.executable, str(FAKE_ENGINE))
+    # However slow the machine: five crashes are too many.
+    recipe = Recipe(EngineConfig(model=model), log_config, command, crashes_seconds=3600)
     try:
-        serve(site, listen("127.0.0.1", 0), announce)
+        serve(Site(server, recipe, "toy", ByteText), listen("127.0.0.1", 0), announce)
     except TransomError as error:
         print(f"transom: {error}", file=sys.stderr)
         return 1
+    except KeyboardInterrupt:
+        return 130
     return 0
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1]))
+    sys.exit(main(sys.argv[1], float(sys.argv[2]), sys.argv[3]))

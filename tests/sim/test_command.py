@@ -4,6 +4,7 @@ import json
 from pathlib import Path
 
 import pytest
+from tests.tiny import write_tiny_gguf
 
 from transom.cli import main
 
@@ -58,3 +59,11 @@ def test_what_cannot_be_played_is_refused_in_one_line(
     assert main(["simulate", *words]) == 1
     error = capsys.readouterr().err
     assert message in error and error.count("\n") == 1
+
+
+def test_another_models_cost_is_not_left_where_the_default_models_is_looked_for(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    model = write_tiny_gguf(tmp_path / "tiny.gguf")
+    assert main(["bench", "cost", "--model", str(model)]) == 1
+    assert "--model needs --output" in capsys.readouterr().err

@@ -186,6 +186,23 @@ def test_a_path_is_taken_as_it_is_and_a_missing_one_refused(tmp_path: Path) -> N
         resolve_model(str(tmp_path / "other.gguf"))
 
 
+def test_a_file_one_may_not_look_at_is_refused_in_one_line(tmp_path: Path) -> None:
+    """Root may look at everything, so it stops being root for a moment."""
+    folder = tmp_path / "private"
+    folder.mkdir()
+    (folder / "own.gguf").write_bytes(b"")
+    folder.chmod(0)
+    user = os.geteuid()
+    try:
+        if user == 0:
+            os.seteuid(65534)
+        with pytest.raises(ModelFileError, match=r"own\.gguf: cannot be read: Permission denied"):
+            resolve_model(str(folder / "own.gguf"))
+    finally:
+        os.seteuid(user)
+        folder.chmod(0o700)
+
+
 def test_the_default_is_the_built_in_gemma(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TRANSOM_CACHE", str(tmp_path))
     monkeypatch.setattr(builtin, "BUILTIN", {"gemma-3-270m": MODEL})

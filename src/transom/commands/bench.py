@@ -14,7 +14,7 @@ Measure this machine.
   transom bench cost               what a step takes, for transom simulate: half a minute on idle cores
 
 It runs small batches of random prompts through the real engine, fits a cost model by least squares, prints
-how far each kind of step is from it, and leaves it in the cache folder, where transom simulate finds it.
+which kinds of step are furthest from it, and leaves it in the cache folder, where transom simulate finds it.
 """
 
 
@@ -32,7 +32,9 @@ def add(commands: Any) -> Parser:
     parser.add_argument("--model", metavar="MODEL", help=MODEL_HELP)
     parser.add_argument("--threads", type=int, metavar="N", help="default: the cores this process may use")
     parser.add_argument("--seed", type=int, default=0, metavar="N", help="of prompts; default %(default)s")
-    parser.add_argument("--output", type=Path, metavar="FILE", help="default: in the cache folder")
+    parser.add_argument(
+        "--output", type=Path, metavar="FILE", help="default: in the cache folder; needed with --model"
+    )
     return parser
 
 

@@ -4,6 +4,7 @@ import argparse
 import sys
 from typing import TYPE_CHECKING, Any
 
+from transom import streams
 from transom.commands.parser import size
 from transom.config import CACHE_POLICIES, EngineConfig
 
@@ -109,7 +110,7 @@ def obtain_shown(model: "BuiltinModel") -> "Path":
     from transom.weights.builtin import cache_folder, obtain
 
     if model.notice:
-        print(model.notice, file=sys.stderr, flush=True)
+        streams.say(sys.stderr, model.notice)
     if not sys.stderr.isatty():
         return obtain(model, cache_folder(), lambda done, total: None)
     from rich.console import Console

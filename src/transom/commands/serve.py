@@ -1,13 +1,12 @@
 """`transom serve`."""
 
 import argparse
-import logging
-import sys
 from typing import Any
 
+from transom import logs
 from transom.commands.model import GEMMA_HELP, MODEL_HELP, add_engine_flags, engine_config, find_model
 from transom.commands.parser import Parser, add_command
-from transom.config import LOG_LEVELS, ServerConfig
+from transom.config import LOG_FORMATS, LOG_LEVELS, LogConfig, ServerConfig
 
 HELP = """\
 Serve one model over HTTP, in the shape of OpenAI's API.
@@ -19,6 +18,10 @@ Serve one model over HTTP, in the shape of OpenAI's API.
 Layers with full attention and layers with a sliding window keep their keys and values in pools of
 their own. What a pool cannot hold waits; what no longer fits is retracted and continued later, with the
 same output. A prompt that cannot fit at all is refused with the numbers, never cut.
+
+Ctrl-C or SIGTERM stops it: running answers may finish, within --finish-seconds, and the exit status is 0.
+A second one stops it at once: 130. What cannot start is said in one line: 1. An engine that dies is replaced
+within seconds, until it does so five times in a minute: 1. Wrong usage: 2. See docs/endings.md.
 """
 
 
@@ -38,8 +41,21 @@ def add(commands: Any) -> Parser:
     where.add_argument("--port", type=int, default=8000, help="default %(default)s; 0 picks a free one")
     where.add_argument("--served-model-name", metavar="NAME", help="what clients call the model")
     add_engine_flags(parser)
-    talk = parser.add_argument_group("what it says")
-    talk.add_argument("--log-level", choices=LOG_LEVELS, default="info", help="debug logs every request")
+    end = parser.add_argument_group("how it ends")
+    end.add_argument(
+        "--finish-seconds",
+        type=float,
+        default=5.0,
+        metavar="S",
+        help="how long answers may go on after Ctrl-C or SIGTERM; default %(default)g",
+    )
+    talk = parser.add_argument_group("what it says on standard error")
+    talk.add_argument(
+        "--log-level", choices=LOG_LEVELS, default="info", help="info, the default, has a line per request"
+    )
+    talk.add_argument(
+        "--log-format", choices=LOG_FORMATS, default="text", help="json is one object a line; default text"
+    )
     return parser
 
 
@@ -48,22 +64,15 @@ def _run(options: argparse.Namespace) -> None:
         host=options.host,
         port=options.port,
         served_model_name=options.served_model_name,
-        log_level=options.log_level,
+        finish_seconds=options.finish_seconds,
     )
     engine = engine_config(options)
-    _log_to_stderr(server.log_level)
+    log_config = LogConfig(options.log_level, options.log_format)
+    logs.configure(log_config)
     from transom.server.run import listen
 
     sock = listen(server.host, server.port)
     find_model(engine.model)
     from transom.server.start import serve_model
 
-    serve_model(server, engine, sock)
-
-
-def _log_to_stderr(level: str) -> None:
-    logging.basicConfig(
-        stream=sys.stderr, level=level.upper(), format="%(asctime)s %(levelname)s %(name)s: %(message)s"
-    )
-    # uvicorn's own start and stop lines say what the banner says already.
-    logging.getLogger("uvicorn.error").setLevel(max(logging.WARNING, logging.getLogger().level))
+    serve_model(server, engine, log_config, sock)

@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import logging
+import signal
 import socket
 import subprocess
 import sys
@@ -14,7 +15,7 @@ from typing import Self
 import msgspec
 
 from transom import wire
-from transom.config import EngineConfig
+from transom.config import EngineConfig, LogConfig
 from transom.engine.channel import Channel
 from transom.errors import EngineDied, TransomError
 from transom.values import Sampling, Tokens
@@ -24,6 +25,9 @@ log = logging.getLogger("transom.engine")
 ENGINE_COMMAND = (sys.executable, "-m", "transom.engine.process")
 STOP_SECONDS = 2.0
 KILL_SECONDS = 1.0
+LINGER_SECONDS = 10.0
+"""An engine that has closed its channel has nothing left to do but to go."""
+LOG_DEFAULT = LogConfig()
 
 Reply = wire.TokenOut | wire.EndOut
 
@@ -108,26 +112,36 @@ class Replies:
 class EngineClient:
     """Owns one engine process, the channel to it and the table of requests in flight. Mutable.
 
-    Belongs to the event loop it was started in. There is no restart: a dead engine stays dead.
+    Belongs to the event loop it was started in. A dead engine stays dead; `Supervisor` has the next one.
     """
 
-    def __init__(self, config: EngineConfig, command: Sequence[str] = ENGINE_COMMAND) -> None:
+    def __init__(
+        self,
+        config: EngineConfig,
+        command: Sequence[str] = ENGINE_COMMAND,
+        log_config: LogConfig = LOG_DEFAULT,
+    ) -> None:
         self._loop = asyncio.get_running_loop()
         self._in_flight: dict[int, Replies] = {}
         self._flushes: dict[int, asyncio.Future[None]] = {}
         self._next_number = 1
-        self._death: EngineDied | None = None
+        self._death: asyncio.Future[EngineDied] = self._loop.create_future()
         self._started: asyncio.Future[wire.Ready] = self._loop.create_future()
         self._stats = NOTHING_YET
         self._progress_at = time.monotonic()
         self._child, self._channel = _spawn(command)
         self._loop.add_reader(self._channel.fileno(), self._on_readable)
-        self._post(wire.Launch(config))
+        self._post(wire.Launch(config, log_config))
 
     @classmethod
-    async def start(cls, config: EngineConfig, command: Sequence[str] = ENGINE_COMMAND) -> Self:
+    async def start(
+        cls,
+        config: EngineConfig,
+        command: Sequence[str] = ENGINE_COMMAND,
+        log_config: LogConfig = LOG_DEFAULT,
+    ) -> Self:
         """A client whose engine is ready. TransomError, of one line, if it cannot be."""
-        client = cls(config, command)
+        client = cls(config, command, log_config)
         try:
             await asyncio.shield(client._started)
         except BaseException:
@@ -148,7 +162,11 @@ class EngineClient:
     @property
     def death(self) -> EngineDied | None:
         """Why the engine serves no more, or None while it does."""
-        return self._death
+        return self._death.result() if self._death.done() else None
+
+    async def died(self) -> EngineDied:
+        """Why the engine serves no more, once it does not."""
+        return await asyncio.shield(self._death)
 
     @property
     def in_flight(self) -> int:
@@ -172,14 +190,17 @@ class EngineClient:
         """Answer whatever is in flight, or comes later, with EngineDied. The engine is left to `stop`."""
         self._die(EngineDied(reason))
 
-    async def stop(self) -> None:
-        """End the engine: its end of file first, then signals. Requests in flight get EngineDied."""
+    async def stop(self, patience_seconds: float = STOP_SECONDS) -> None:
+        """End the engine: its end of file first, then signals. Requests in flight get EngineDied.
+
+        Stopping again does nothing.
+        """
         self.retire("the server is shutting down")
         self._unwatch()
         self._channel.close()
         # An engine that is still loading has nothing to finish and does not listen yet.
         loaded = self._started.done() and self._started.exception() is None
-        await asyncio.to_thread(_end, self._child, STOP_SECONDS if loaded else 0.0)
+        await asyncio.to_thread(_end, self._child, patience_seconds if loaded else 0.0)
 
     # ---------------------------------------------------------------- sending
 
@@ -217,8 +238,8 @@ class EngineClient:
         return number
 
     def _send(self, message: wire.ToEngine) -> None:
-        if self._death is not None:
-            raise self._death
+        if self.death is not None:
+            raise self.death
         self._post(message)
 
     def _post(self, message: wire.ToEngine) -> None:
@@ -240,11 +261,11 @@ class EngineClient:
         except (AssertionError, msgspec.MsgspecError) as error:
             log.error("not a message", exc_info=error)
             self._child.kill()
-            self._lost("the engine process said what is not a message")
+            self._lost("said what is not a message")
         else:
             # What the engine still said has come first.
             if self._channel.ended:
-                self._lost("the engine process ended unexpectedly")
+                self._lost("ended unexpectedly")
 
     def _receive(self, message: wire.FromEngine) -> None:
         self._progress_at = time.monotonic()
@@ -274,30 +295,34 @@ class EngineClient:
 
     # ---------------------------------------------------------------- the end
 
-    def _lost(self, message: str) -> None:
+    def _lost(self, how: str) -> None:
         self._unwatch()
-        self._fail(message)
-        # Reaped in a thread: the process has closed its files, but may still be giving its memory back.
-        self._loop.run_in_executor(None, self._reap)
+        # In a thread: the process has closed its files, but may still be giving its memory back.
+        reaping = self._loop.run_in_executor(None, _reap, self._child)
+        if self.death is not None:  # it has said why
+            return
+        message = f"the engine process {how}"
+        if self._started.done():
+            self._fail(message)
+            reaping.add_done_callback(lambda status: log.error("%s: %s", message, status.result()))
+        else:  # nobody but `start` waits, and its user is told all
+            reaping.add_done_callback(lambda status: self._fail(f"{message}: {status.result()}"))
 
     def _unwatch(self) -> None:
-        self._loop.remove_reader(self._channel.fileno())
-        self._loop.remove_writer(self._channel.fileno())
-
-    def _reap(self) -> None:
-        log.error("the engine process has ended with status %d", self._child.wait())
+        descriptor = self._channel.fileno()
+        if descriptor >= 0:  # a closed one's number may be another's by now
+            self._loop.remove_reader(descriptor)
+            self._loop.remove_writer(descriptor)
 
     def _fail(self, message: str) -> None:
         if not self._started.done():
             self._started.set_exception(TransomError(message))
-        elif self._death is None:
-            log.error("%s; requests get errors from now on", message)
         self._die(EngineDied(message))
 
     def _die(self, death: EngineDied) -> None:
-        if self._death is not None:
+        if self._death.done():
             return
-        self._death = death
+        self._death.set_result(death)
         for replies in set(self._in_flight.values()):
             replies.fail(death)
         self._in_flight.clear()
@@ -308,12 +333,26 @@ class EngineClient:
 
 
 def _spawn(command: Sequence[str]) -> tuple[subprocess.Popen[bytes], Channel]:
-    """Start the engine; the process, and the channel to it."""
+    """Start the engine; the process, and the channel to it. TransomError if the system does not let us."""
     ours, theirs = socket.socketpair()
     with theirs:
-        # A process group of its own: Ctrl-C in the terminal is for the server, which ends the engine.
-        child = subprocess.Popen(command, stdin=theirs.fileno(), process_group=0)
+        try:
+            # A process group of its own: Ctrl-C in the terminal is for the server, which ends the engine.
+            child = subprocess.Popen(command, stdin=theirs.fileno(), process_group=0)
+        except OSError as error:
+            ours.close()
+            raise TransomError(f"the engine process cannot be started: {error.strerror}") from error
     return child, Channel(ours)
+
+
+def _reap(child: subprocess.Popen[bytes]) -> str:
+    """Wait for a process that has ended, or is about to; how it did, in words."""
+    try:
+        status = child.wait(LINGER_SECONDS)
+    except subprocess.TimeoutExpired:
+        child.kill()
+        status = child.wait()
+    return f"killed by {signal.Signals(-status).name}" if status < 0 else f"exit status {status}"
 
 
 def _end(child: subprocess.Popen[bytes], patience: float) -> None:

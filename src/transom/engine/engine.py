@@ -9,6 +9,7 @@ from transom import wire
 from transom.config import EngineConfig, cores_available
 from transom.engine.runner import ModelRunner
 from transom.engine.sizing import Sizing, size_pools
+from transom.engine.waits import Waits
 from transom.kv.cache import HybridCache
 from transom.kv.stats import ComponentStats
 from transom.models.load import load_model
@@ -35,11 +36,14 @@ class Engine:
         self.store = KVStore(self.sizing.shapes, self.sizing.layout.pages)
         tables = [rows.table for rows in self.cache.rows]
         self.runner = ModelRunner(ops, model, self.store, tables, [grid.rooted for grid in self.cache.grids])
+        self.waits = Waits(self.runner)
         self.scheduler = Scheduler(self.cache, limits_of(config, self.sizing))
 
     def turn(self, commands: Sequence[sched.Command]) -> sched.Turn:
         """One step: see `transom.sched.turn`."""
-        turn = sched.turn(self.scheduler, commands, self.runner, time.monotonic())
+        now = time.monotonic()
+        self.waits.turn_begins(commands, now)
+        turn = self.waits.stamped(sched.turn(self.scheduler, commands, self.waits, now))
         if self.config.paranoid or turn.idle is not None:
             self.cache.check()
         return turn

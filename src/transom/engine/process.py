@@ -5,6 +5,7 @@ It ends by the channel's end or SIGTERM, cleanly; by any exception, with status 
 """
 
 import contextlib
+import errno
 import logging
 import os
 import select
@@ -18,7 +19,7 @@ from typing import Protocol
 import msgspec
 import numpy as np
 
-from transom import wire
+from transom import logs, wire
 from transom.config import EngineConfig
 from transom.engine.channel import Channel
 from transom.errors import TransomError
@@ -31,6 +32,9 @@ FOREVER: int | None = None
 STALLED_POLL_MS = 10
 """Pause between turns that find nothing to do although requests are unfinished. A scheduler should never
 say so twice; if one does, a slow loop is better than a request that hangs."""
+NO_MEMORY = (
+    "not enough memory for the model and its pools; --kv-bytes and --max-total-tokens make them smaller"
+)
 LAST_WORDS_SECONDS = 1.0
 """How long a server that is slow to read may hold up an engine that ends."""
 
@@ -139,7 +143,9 @@ def step_out(turn: sched.Turn, stats: wire.Stats) -> wire.StepOut:
         if isinstance(event, TokenChosen)
     )
     ended = tuple(
-        wire.EndOut(event.request, event.reason, event.usage, event.message)
+        wire.EndOut(
+            event.request, event.reason, event.usage, event.message, queue_seconds=event.queue_seconds
+        )
         for event in turn.events
         if isinstance(event, Ended)
     )
@@ -194,19 +200,27 @@ def run(load: Load) -> int:
     mailbox = Mailbox(Channel(_standard_input()))
     try:
         match mailbox.receive(FOREVER):
-            case [wire.Launch(config)]:
+            case [wire.Launch(config, log_config)]:
+                logs.configure(log_config)
                 _live(mailbox, load, config)
         # Anything else: the server is gone before it said what it wants.
         return 0
-    except TransomError as error:
-        mailbox.send(wire.Failed(str(error)))
-        return 1
     except Exception as error:
-        log.exception("the engine failed")
-        mailbox.send(wire.Failed(f"the engine failed: {type(error).__name__}: {error}"))
+        mailbox.send(wire.Failed(_last_words(error)))
         return 1
     finally:
         mailbox.close()
+
+
+def _last_words(error: Exception) -> str:
+    """One line for the user; the log has the traceback of what is not the user's to mend."""
+    match error:
+        case TransomError():
+            return str(error)
+        case MemoryError() | OSError(errno=errno.ENOMEM):
+            return f"{NO_MEMORY} ({' '.join(str(error).split())})"
+    log.error("the engine failed", exc_info=error)
+    return f"the engine failed: {type(error).__name__}: {error}"
 
 
 def _live(mailbox: Mailbox, load: Load, config: EngineConfig) -> None:
@@ -238,7 +252,6 @@ def _load(config: EngineConfig) -> tuple[wire.Ready, Steps]:
 
 
 def main() -> int:
-    logging.basicConfig(stream=sys.stderr, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     return run(_load)
 
 

@@ -18,6 +18,9 @@ from transom.weights.gguf import GgufFile, GgufTensor
 from transom.weights.packing import pack
 
 ARCHITECTURE = "llama"
+OUTLIERS = Precision.INT16
+"""Where a few activations are far larger than the others of their group. With 8 bits for all, perplexity of
+SmolLM2 135M grows by 0.9% over float32, with 16 in all matrices but `gate_up` by less than 0.03%."""
 
 
 def load(file: GgufFile) -> Model:
@@ -99,12 +102,12 @@ def _layer(file: GgufFile, spec: ModelSpec, number: int) -> LayerWeights:
         attention_norm=block.norm("attn_norm", dim),
         query_norm=None,
         key_norm=None,
-        qkv=pack([query, key, block.matrix("attn_v", kv, dim)], Precision.INT8),
-        output=block.packed("attn_output", dim, q),
+        qkv=pack([query, key, block.matrix("attn_v", kv, dim)], OUTLIERS),
+        output=block.packed("attn_output", dim, q, OUTLIERS),
         attention_post_norm=None,
         mlp_norm=block.norm("ffn_norm", dim),
         gate_up=pack([block.matrix(name, hidden, dim) for name in ("ffn_gate", "ffn_up")], Precision.INT8),
-        down=block.packed("ffn_down", dim, hidden),
+        down=block.packed("ffn_down", dim, hidden, OUTLIERS),
         mlp_post_norm=None,
     )
 

@@ -2,8 +2,9 @@
 
 import time
 import uuid
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 from prometheus_client import CONTENT_TYPE_LATEST
@@ -15,9 +16,10 @@ from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from transom.config import ServerConfig
-from transom.engine.client import EngineClient
+from transom.engine.supervisor import Supervisor
 from transom.errors import BadRequest, EngineDied
 from transom.server import schema
+from transom.server.account import ARRIVAL, REQUEST_ID, Account, log_refusal
 from transom.server.errors import Problem, Refused, not_found, problem_of, too_large, unavailable
 from transom.server.intake import Intake
 from transom.server.metrics import Metrics
@@ -25,12 +27,14 @@ from transom.server.sending import GenerationResponse, Job
 
 REQUEST_ID_BYTES_MAX = 128
 
+Body = TypeVar("Body")
+
 
 @dataclass(frozen=True, slots=True)
 class Service:
     """The endpoints, and what they need."""
 
-    client: EngineClient
+    engine: Supervisor
     intake: Intake
     metrics: Metrics
     config: ServerConfig
@@ -48,20 +52,10 @@ class Service:
         ]
 
     async def completions(self, request: Request) -> GenerationResponse:
-        body = await self._body(request)
-        try:
-            decoded = schema.decode_completion(body)
-        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-            raise schema.refusal(error) from None
-        return self._respond(await self.intake.completion(decoded))
+        return await self._generation(request, schema.decode_completion, self.intake.completion)
 
     async def chat_completions(self, request: Request) -> GenerationResponse:
-        body = await self._body(request)
-        try:
-            decoded = schema.decode_chat(body)
-        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-            raise schema.refusal(error) from None
-        return self._respond(await self.intake.chat(decoded))
+        return await self._generation(request, schema.decode_chat, self.intake.chat)
 
     async def models(self, request: Request) -> Response:
         return _json({"object": "list", "data": [self._model_card()]})
@@ -78,23 +72,32 @@ class Service:
 
     async def health(self, request: Request) -> Response:
         """Whether the engine lives and moves. Never waits for it."""
-        if self.client.death is not None:
-            return unavailable(str(self.client.death)).response()
-        stalled = self.client.stalled_seconds()
+        if self.engine.trouble is not None:
+            return unavailable(self.engine.trouble).response()
+        stalled = self.engine.client.stalled_seconds()
         if stalled > self.config.stalled_seconds_max:
             return unavailable(f"the engine has not finished a step for {stalled:.0f} seconds").response()
         return _json({"status": "ok"})
 
     async def flush_cache(self, request: Request) -> Response:
         """Running requests go on; what they leave behind is filed under the old, forgotten prefixes."""
-        await self.client.flush()
+        await self.engine.client.flush()
         return _json({"status": "ok"})
 
     async def metrics_text(self, request: Request) -> Response:
         return Response(self.metrics.text(), headers={"content-type": CONTENT_TYPE_LATEST})
 
-    def _respond(self, job: Job) -> GenerationResponse:
-        return GenerationResponse(job, self.client, self.metrics)
+    async def _generation(
+        self, request: Request, decode: Callable[[bytes], Body], take: Callable[[Body], Awaitable[Job]]
+    ) -> GenerationResponse:
+        """What a request's body, decoded and taken in, is answered with. Refused or BadRequest."""
+        try:
+            job = await take(_decoded(decode, await self._body(request)))
+        except (Refused, BadRequest) as error:
+            log_refusal(request.scope, problem_of(error))
+            raise
+        account = Account(job.answers, job.prompt_tokens, request.scope, self.metrics)
+        return GenerationResponse(job, self.engine, account)
 
     def _model_card(self) -> dict[str, object]:
         return {
@@ -153,12 +156,19 @@ async def _http_problem(request: Request, error: HTTPException) -> Response:
     return Problem(error.status_code, message, "invalid_request_error", None, None, headers).response()
 
 
+def _decoded(decode: Callable[[bytes], Body], body: bytes) -> Body:
+    try:
+        return decode(body)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise schema.refusal(error) from None
+
+
 def _json(value: object) -> Response:
     return Response(msgspec.json.encode(value), media_type="application/json")
 
 
 class RequestIds:
-    """Gives every response an x-request-id: the client's own if it sent a sane one."""
+    """Gives every response an x-request-id: the client's own if it sent a sane one. The scope has it, too."""
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
@@ -168,6 +178,8 @@ class RequestIds:
             await self._app(scope, receive, send)
             return
         header = (b"x-request-id", _request_id(scope))
+        scope[REQUEST_ID] = header[1].decode("ascii")
+        scope[ARRIVAL] = time.perf_counter()
 
         async def send_with_id(message: Message) -> None:
             if message["type"] == "http.response.start":

@@ -4,7 +4,7 @@ import sys
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from transom import wire
+from transom import streams, wire
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,12 +37,15 @@ def curl_line(served_name: str, url: str) -> str:
 
 
 def show(ready: wire.Ready, served_name: str, url: str) -> None:
-    """Print the screen; in colour on a terminal only."""
+    """Print the screen; in colour on a terminal only. A screen that nobody reads is no reason to end."""
     lines, curl = banner_lines(ready, served_name, url), curl_line(served_name, url)
-    if sys.stdout.isatty():
+    if not sys.stdout.isatty():
+        streams.say(sys.stdout, "\n".join([f"{line.label:<12}{line.text}" for line in lines] + ["", curl]))
+        return
+    try:
         _show_coloured(lines, curl)
-    else:
-        print("\n".join([f"{line.label:<12}{line.text}" for line in lines] + ["", curl]), flush=True)
+    except OSError:
+        streams.silence(sys.stdout)
 
 
 def _show_coloured(lines: list[Line], curl: str) -> None:
@@ -55,7 +58,7 @@ def _show_coloured(lines: list[Line], curl: str) -> None:
         console.print(Text(f"  {line.label:<12}", style="dim"), Text(line.text), sep="")
     console.print()
     console.print(Text(curl, style="green"))
-    console.print(Text("Ctrl-C stops.", style="dim"))
+    console.print(Text("Ctrl-C stops, twice at once.", style="dim"))
 
 
 def _layers(components: Iterable[wire.ComponentInfo]) -> str:

@@ -7,7 +7,8 @@ from starlette.responses import Response
 
 from transom.errors import BadRequest, EngineDied, TransomError
 
-RETRY_AFTER_SECONDS = 10
+RETRY_AFTER_SECONDS = 5
+"""By then a new engine serves, most often."""
 
 
 @dataclass(frozen=True, slots=True)

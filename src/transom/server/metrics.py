@@ -1,6 +1,7 @@
 """GET /metrics: the engine's snapshot and what the server measures itself, as Prometheus text.
 
-Names follow SGLang's where it has one, with our prefix: `transom:num_running_reqs`.
+Names follow SGLang's where it has one, with our prefix: `transom:num_running_reqs`. What an engine counts
+begins anew with the next engine, as counters of Prometheus may.
 """
 
 from collections.abc import Callable, Iterator
@@ -10,6 +11,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.registry import Collector
 
 from transom import wire
+from transom.engine.supervisor import Supervisor
 
 LATENCY_BUCKETS_SECONDS = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 20, 40, 80, 160, 400)
 TOKEN_BUCKETS_SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5)
@@ -35,9 +37,9 @@ _SHORT_NAMES = {"full": "full", "window": "swa"}
 class Metrics:
     """Owns the registry: what is scraped, and the server's own measurements. Mutable."""
 
-    def __init__(self, model: str, ready: wire.Ready, stats: Callable[[], wire.Stats]) -> None:
+    def __init__(self, model: str, engine: Supervisor) -> None:
         self._registry = CollectorRegistry()
-        self._registry.register(_EngineCollector(model, ready, stats))
+        self._registry.register(_EngineCollector(model, engine))
         self._first_token = self._histogram(
             model, "time_to_first_token_seconds", "Arrival to first token", LATENCY_BUCKETS_SECONDS
         )
@@ -83,22 +85,21 @@ class Metrics:
 class _EngineCollector(Collector):
     """Turns the latest snapshot into metric families when asked."""
 
-    def __init__(self, model: str, ready: wire.Ready, stats: Callable[[], wire.Stats]) -> None:
+    def __init__(self, model: str, engine: Supervisor) -> None:
         self._model = model
-        self._ready = ready
-        self._stats = stats
+        self._engine = engine
 
     def collect(self) -> Iterator[Metric]:
-        stats = self._stats()
+        engine, stats = self._engine, self._engine.stats
+        yield self._gauge("engine_up", "1 while an engine serves", engine.trouble is None)
+        yield self._counter("engine_restarts", "Engines that replaced one that had ended", engine.restarts)
         for name, meaning, value in _GAUGES:
             yield self._gauge(name, meaning, value(stats))
         for name, meaning, value in _COUNTERS:
-            counter = CounterMetricFamily(f"transom:{name}", meaning, labels=LABELS)
-            counter.add_metric([self._model], value(stats))
-            yield counter
-        yield self._gauge("context_len", "Served context in tokens", self._ready.context)
-        yield self._gauge("page_size", "Tokens per page", self._ready.page_size)
-        yield self._gauge("weights_bytes", "Bytes of the weights", self._ready.weights_bytes)
+            yield self._counter(name, meaning, value(stats))
+        yield self._gauge("context_len", "Served context in tokens", engine.ready.context)
+        yield self._gauge("page_size", "Tokens per page", engine.ready.page_size)
+        yield self._gauge("weights_bytes", "Bytes of the weights", engine.ready.weights_bytes)
         for use in stats.components:
             yield from self._component(use)
 
@@ -111,6 +112,11 @@ class _EngineCollector(Collector):
         yield self._gauge(f"{name}_used_tokens", f"Tokens of the {use.name} pool owned by requests", use.used)
         yield self._gauge(f"{name}_evictable_tokens", f"Cached tokens of the {use.name} pool", use.cached)
         yield self._gauge(f"{name}_available_tokens", f"Free tokens of the {use.name} pool", free)
+
+    def _counter(self, name: str, meaning: str, value: int) -> CounterMetricFamily:
+        counter = CounterMetricFamily(f"transom:{name}", meaning, labels=LABELS)
+        counter.add_metric([self._model], value)
+        return counter
 
     def _gauge(self, name: str, meaning: str, value: float) -> GaugeMetricFamily:
         gauge = GaugeMetricFamily(f"transom:{name}", meaning, labels=LABELS)

@@ -2,7 +2,6 @@
 
 import asyncio
 import logging
-import time
 from collections.abc import AsyncIterator, Coroutine, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
@@ -10,10 +9,11 @@ from typing import Any, TypeVar
 from starlette.types import Receive, Scope, Send
 
 from transom import wire
-from transom.engine.client import EngineClient, Prompt, Replies
+from transom.engine.client import Prompt, Replies
+from transom.engine.supervisor import Supervisor
+from transom.server.account import Account
 from transom.server.answers import Answer
 from transom.server.errors import Refused, problem_of
-from transom.server.metrics import Metrics
 from transom.server.params import Streaming
 from transom.server.shapes import DONE, Choice, PromptDetails, Shape, UsageBody, error_event
 
@@ -39,16 +39,19 @@ class Job:
     shape: Shape
     streaming: Streaming | None
 
+    @property
+    def prompt_tokens(self) -> int:
+        return sum(len(prompt.tokens) for prompt in self.prompts)
+
 
 class Exchange:
     """A job in the hands of the engine. Mutable."""
 
-    def __init__(self, job: Job, replies: Replies, metrics: Metrics) -> None:
+    def __init__(self, job: Job, replies: Replies, account: Account) -> None:
         self.answers = job.answers
-        self._prompt_tokens = sum(len(prompt.tokens) for prompt in job.prompts)
+        self._prompt_tokens = job.prompt_tokens
         self._replies = replies
-        self._metrics = metrics
-        self._began = time.perf_counter()
+        self._account = account
         self._by_number: dict[int, Answer] = {}
         for prompt, answer in zip(job.prompts, job.answers, strict=True):
             self._by_number[replies.submit(prompt)] = answer
@@ -68,7 +71,7 @@ class Exchange:
 
     def _token(self, answer: Answer, reply: wire.TokenOut) -> None:
         if answer.tokens == 0:
-            self._metrics.first_token(time.perf_counter() - self._began)
+            self._account.first_token()
         finished_before = answer.finish is not None
         answer.token(reply)
         if answer.finish is not None and not finished_before:
@@ -76,7 +79,7 @@ class Exchange:
 
     def _end(self, answer: Answer, reply: wire.EndOut) -> None:
         answer.end(reply)
-        self._metrics.finished(answer.finish or "error", time.perf_counter() - self._began, answer.tokens)
+        self._account.answered(answer, reply.queue_seconds)
 
     def usage(self) -> UsageBody:
         """So far; with the cached tokens once all has ended."""
@@ -89,30 +92,31 @@ class Exchange:
 class GenerationResponse:
     """An ASGI response that makes its answer while it is sent, and stops making it when nobody listens."""
 
-    def __init__(self, job: Job, client: EngineClient, metrics: Metrics) -> None:
+    def __init__(self, job: Job, engine: Supervisor, account: Account) -> None:
         self._job = job
-        self._client = client
-        self._metrics = metrics
+        self._engine = engine
+        self._account = account
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         try:
             await unless_disconnected(receive, self._answer(send))
         except Disconnected:
-            self._metrics.disconnected(len(self._job.prompts))
+            self._account.disconnected()
+        except Exception as error:
+            self._account.failed(error, len(self._job.prompts))
+            raise
+        finally:
+            self._account.close()
 
     async def _answer(self, send: Send) -> None:
-        with self._client.replies() as replies:
-            try:
-                exchange = Exchange(self._job, replies, self._metrics)
-                # The first words come before the status: a refusal by the engine is still a 400.
-                await exchange.advance()
-                if self._job.streaming is None:
-                    await self._whole(exchange, send)
-                    return
-            except Exception:
-                self._metrics.failed(len(self._job.prompts))
-                raise
-            await self._stream(exchange, self._job.streaming, send)
+        with self._engine.client.replies() as replies:
+            exchange = Exchange(self._job, replies, self._account)
+            # The first words come before the status: a refusal by the engine is still a 400.
+            await exchange.advance()
+            if self._job.streaming is None:
+                await self._whole(exchange, send)
+            else:
+                await self._stream(exchange, self._job.streaming, send)
 
     async def _whole(self, exchange: Exchange, send: Send) -> None:
         while not exchange.done:
@@ -130,7 +134,7 @@ class GenerationResponse:
                 await send({"type": "http.response.body", "body": events, "more_body": True})
             last = DONE
         except Exception as error:  # the edge of one request: the status is out, the stream tells the rest
-            self._metrics.failed(sum(answer.finish is None for answer in exchange.answers))
+            self._account.failed(error, sum(answer.finish is None for answer in exchange.answers))
             last = _told(error) + DONE
         await send({"type": "http.response.body", "body": last})
 

@@ -1,24 +1,32 @@
 """`transom serve` from its configuration: the model's name and text, the server, the screen."""
 
+import logging
 import socket
 from pathlib import Path
 
 from transom import wire
-from transom.config import EngineConfig, ServerConfig
+from transom.config import EngineConfig, LogConfig, ServerConfig
+from transom.engine.supervisor import Recipe
 from transom.server import banner
 from transom.server.run import Site, serve
 from transom.server.text import load_text
 from transom.weights.builtin import builtin_model
 
+log = logging.getLogger("transom.server")
 
-def serve_model(server: ServerConfig, engine: EngineConfig, sock: socket.socket) -> None:
+
+def serve_model(
+    server: ServerConfig, engine: EngineConfig, log_config: LogConfig, sock: socket.socket
+) -> None:
     """Blocks until told to stop. TransomError, of one line, for what cannot work."""
     name = server.served_model_name or default_name(engine.model)
 
     def announce(ready: wire.Ready, url: str) -> None:
+        log.info("serving %s at %s", name, url)
         banner.show(ready, name, url)
 
-    serve(Site(server, engine, name, lambda: load_text(engine.model)), sock, announce)
+    recipe = Recipe(engine, log_config)
+    serve(Site(server, recipe, name, lambda: load_text(engine.model)), sock, announce)
 
 
 def default_name(model: str | None) -> str:

@@ -19,12 +19,18 @@ from transom.sim.fit import Fit, Timed, fit
 from transom.sim.measure import BATCHES, Told, measure, window_of
 from transom.sim.shapes import DEFAULT_SHAPE
 
+SHOWN = 16
+"""Kinds of steps that are printed, those furthest off first."""
 UNITS = {"base": (1e3, "ms"), "choosing": (1e3, "ms")}
 """Others are shown in microseconds, keys in nanoseconds."""
 
 
 def bench_cost(config: EngineConfig, seed: int, output: Path | None) -> None:
     """Raises ModelFileError and ConfigError."""
+    if config.model is not None and output is None:
+        raise ConfigError(
+            "--model needs --output: simulate looks in the cache folder for the default model's"
+        )
     _, engine = load_engine(config)
     with _telling(len(BATCHES)) as told:
         steps = measure(engine, BATCHES, seed, told)
@@ -55,7 +61,8 @@ def _residuals(steps: list[Timed], found: Fit) -> Table:
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
     for words in ("requests x prompt", "took, ms", "cost says, ms", "error"):
         table.add_column(words, justify="left" if words.startswith("requests") else "right", no_wrap=True)
-    for step, error in zip(steps, found.errors, strict=True):
+    worst = sorted(zip(steps, found.errors, strict=True), key=lambda pair: -abs(pair[1]))
+    for step, error in worst[:SHOWN]:
         says = found.cost.of(step.load)
         table.add_row(step.name, f"{1e3 * step.seconds:.2f}", f"{1e3 * says:.2f}", f"{error:+.1%}")
     return table

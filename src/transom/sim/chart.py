@@ -19,6 +19,8 @@ class Series:
     name: str
     y: Sequence[float]
     x: Sequence[float] = ()
+    colour: str = ""
+    """The next of `COLOURS` if not given."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,9 +39,9 @@ def lines_svg(chart: Chart, series: Sequence[Series], y_max: float) -> str:
     field = Field(x_max or 1.0, y_max)
     drawn = [
         f'<polyline points="{field.points(s.x, s.y)}" fill="none" stroke="{colour}" stroke-width="2"/>'
-        for s, colour in zip(series, _colours(), strict=False)
+        for s, colour in zip(series, _colours(series), strict=True)
     ]
-    return _document(chart, field, drawn, [s.name for s in series])
+    return _document(chart, field, drawn, series)
 
 
 def areas_svg(chart: Chart, x: Sequence[float], series: Sequence[Series]) -> str:
@@ -52,10 +54,10 @@ def areas_svg(chart: Chart, x: Sequence[float], series: Sequence[Series]) -> str
     field = Field(max(x, default=0.0) or 1.0, max(below, default=0.0) or 1.0)
     drawn = []
     floors = [[0.0] * len(x), *tops]
-    for low, high, colour in zip(floors, tops, _colours(), strict=False):
+    for low, high, colour in zip(floors, tops, _colours(series), strict=False):
         outline = f"{field.points(x, high)} {field.points(x[::-1], low[::-1])}"
         drawn.append(f'<polygon points="{outline}" fill="{colour}"/>')
-    return _document(chart, field, drawn, [s.name for s in series])
+    return _document(chart, field, drawn, series)
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,12 +85,11 @@ def ticks(most: float, count: int = 5) -> list[float]:
     return [step * number for number in range(int(most / step * 1.001) + 1)]
 
 
-def _colours() -> Iterator[str]:
-    while True:
-        yield from COLOURS
+def _colours(series: Sequence[Series]) -> list[str]:
+    return [one.colour or COLOURS[number % len(COLOURS)] for number, one in enumerate(series)]
 
 
-def _document(chart: Chart, field: Field, drawn: Sequence[str], names: Sequence[str]) -> str:
+def _document(chart: Chart, field: Field, drawn: Sequence[str], series: Sequence[Series]) -> str:
     title = escape(chart.title)
     return "\n".join(
         [
@@ -99,7 +100,7 @@ def _document(chart: Chart, field: Field, drawn: Sequence[str], names: Sequence[
             _text(24, 52, chart.subtitle),
             *_rules(chart, field),
             *drawn,
-            *_legend(names),
+            *_legend(series),
             "</svg>",
             "",
         ]
@@ -118,12 +119,12 @@ def _rules(chart: Chart, field: Field) -> Iterator[str]:
     yield _text(right, low + 36, chart.x_unit, f'text-anchor="end" fill="{GREY}"')
 
 
-def _legend(names: Sequence[str]) -> Iterator[str]:
-    width = (WIDTH - 2 * LEFT) / max(1, len(names))
-    for number, (name, colour) in enumerate(zip(names, _colours(), strict=False)):
+def _legend(series: Sequence[Series]) -> Iterator[str]:
+    width = (WIDTH - 2 * LEFT) / max(1, len(series))
+    for number, (one, colour) in enumerate(zip(series, _colours(series), strict=True)):
         x, y = LEFT + number * width, HEIGHT - 30
         yield f'<rect x="{x:.0f}" y="{y}" width="14" height="14" rx="3" fill="{colour}"/>'
-        yield _text(x + 22, y + 12, name, 'font-size="12"')
+        yield _text(x + 22, y + 12, one.name, 'font-size="12"')
 
 
 def _text(x: float, y: float, text: str, how: str = "") -> str:

@@ -37,8 +37,8 @@ ROUGH = MachineCost(
     per_chunk_near_key=160e-9,
     window=512,
 )
-"""The default model on two cores, from the kernel rates in docs/proof.md: bytes read / 55 GB/s, multiplications
-of the layers / 700 G/s, of attention / 190 G/s. For a first look, where nothing was fitted."""
+"""The default model on two cores, from the kernel rates in docs/proof.md: bytes read / 55 GB/s, products of
+the layers / 700 G/s, of attention / 190 G/s. For a first look, where nothing was fitted."""
 
 
 @dataclass(frozen=True, slots=True)

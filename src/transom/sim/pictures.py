@@ -12,6 +12,8 @@ from transom.sim.records import Cause
 from transom.sim.summary import summary_of, ttft_ms
 
 MIB = float(1 << 20)
+PAIRS = (("#2f6db0", "#9fb8d6"), ("#e0a13a", "#f0cd94"), ("#4f9d69", "#b5d6c0"))
+"""Of each component: used, and cached."""
 
 
 def write_pictures(runs: Mapping[str, Played], folder: Path) -> list[Path]:
@@ -35,8 +37,9 @@ def memory_svg(played: Played) -> str:
     for number, component in enumerate(played.sizing.layout.components):
         used = [sample.used_bytes[number] / MIB for sample in played.samples]
         cached = [sample.cached_bytes[number] / MIB for sample in played.samples]
-        series.append(Series(f"{component.name}, used by requests", used))
-        series.append(Series(f"{component.name}, cached beside", cached))
+        dark, light = PAIRS[number % len(PAIRS)]
+        series.append(Series(f"{component.name}, used by requests", used, colour=dark))
+        series.append(Series(f"{component.name}, cached beside", cached, colour=light))
     chart = Chart("Memory over time", _about(played), "s", "MiB")
     return areas_svg(chart, [sample.at for sample in played.samples], series)
 

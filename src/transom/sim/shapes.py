@@ -17,7 +17,8 @@ from transom.values import ComponentSpec, Full, Window
 class ModelShape:
     """`full_every`: each so manieth layer is full, the others read `window`; 1 is full layers only.
 
-    `parameters` are all that a step reads, `active` those that one token is multiplied with.
+    `weights_bytes` are all that a step reads (with many tokens, every expert), as published; `active` are the
+    parameters that one token is multiplied with.
     """
 
     layers: int
@@ -27,7 +28,7 @@ class ModelShape:
     kv_heads: int
     head_dim: int
     context: int
-    parameters: float
+    weights_bytes: float
     active: float
 
     @property
@@ -70,10 +71,10 @@ class ModelShape:
 
 DEFAULT_SHAPE = "gemma3-270m"
 SHAPES: Mapping[str, ModelShape] = {
-    "gemma3-270m": ModelShape(18, 6, 512, 4, 1, 256, 32_768, 0.27e9, 0.27e9),
-    "gemma3-27b": ModelShape(62, 6, 1024, 32, 16, 128, 131_072, 27e9, 27e9),
-    "gpt-oss-20b": ModelShape(24, 2, 128, 64, 8, 64, 131_072, 21e9, 3.6e9),
-    "llama-8b": ModelShape(32, 1, 0, 32, 8, 128, 131_072, 8e9, 8e9),
+    "gemma3-270m": ModelShape(18, 6, 512, 4, 1, 256, 32_768, 0.54e9, 0.27e9),
+    "gemma3-27b": ModelShape(62, 6, 1024, 32, 16, 128, 131_072, 54e9, 27e9),
+    "gpt-oss-20b": ModelShape(24, 2, 128, 64, 8, 64, 131_072, 12.8e9, 3.6e9),
+    "llama-8b": ModelShape(32, 1, 0, 32, 8, 128, 131_072, 16e9, 8e9),
 }
 
 
@@ -96,20 +97,18 @@ class DataSheet:
     step_s: float
     """Launches, sampling and scheduling of a step, once."""
     span_s: float
-    weight_bytes: float
-    """Bytes per parameter."""
 
 
 ASSUMED: Mapping[str, DataSheet] = {
-    "h200": DataSheet(3.4e12, 5.0e14, 2.5e-3, 10e-6, 2.0),
-    "h100": DataSheet(2.4e12, 5.0e14, 2.5e-3, 10e-6, 2.0),
+    "h200": DataSheet(3.4e12, 5.0e14, 2.5e-3, 10e-6),
+    "h100": DataSheet(2.4e12, 5.0e14, 2.5e-3, 10e-6),
 }
 """Assumptions, not measurements: 70% of 4.8 and 3.35 TB/s, half of 989 TFLOP/s in bfloat16."""
 
 
 def assumed_cost(sheet: DataSheet, shape: ModelShape) -> MachineCost:
     """A roofline: weights are read once in a step, and hide the arithmetic of the first tokens."""
-    read_s = shape.parameters * sheet.weight_bytes / sheet.read_bytes_per_s
+    read_s = shape.weights_bytes / sheet.read_bytes_per_s
     token_s = 2 * shape.active / sheet.flops_per_s
     key_read_s = 2 * 2 * shape.kv_heads * shape.head_dim / sheet.read_bytes_per_s
     key_multiply_s = 4 * shape.heads * shape.head_dim / sheet.flops_per_s

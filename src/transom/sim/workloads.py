@@ -175,10 +175,12 @@ def _chat(draw: Draw, systems: list[Tokens], at: float) -> Arrival:
 WORKLOADS: Mapping[str, Workload] = {
     "w1": Workload("one prompt of 512 tokens, one client", _w1),
     "w2c8": Workload("32 prompts of 335 tokens with nothing in common, 8 clients", _w2(8)),
-    "w2c16": Workload("the same, 16 clients", _w2(16)),
+    "w2c16": Workload("32 prompts of 335 tokens with nothing in common, 16 clients", _w2(16)),
     "w3": Workload("32 prompts with 1,502 tokens in common, 8 clients", _w3),
     "w4": Workload("8 conversations of 4 turns, 4 clients", _w4("w4", 3)),
-    "w4s": Workload("the same under a system prompt of 1,000 tokens", _w4("w4s", 1004)),
+    "w4s": Workload(
+        "8 conversations of 4 turns under 1,000 tokens of system prompt, 4 clients", _w4("w4s", 1004)
+    ),
     "agents": Workload("agents that call tools and branch", _agents),
     "rollouts": Workload("16 samples of each prompt, 64 at once", _rollouts),
     "documents": Workload("long documents, several questions each", _documents),

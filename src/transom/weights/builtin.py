@@ -9,6 +9,7 @@ import errno
 import fcntl
 import hashlib
 import os
+import stat
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from importlib import metadata
@@ -57,8 +58,15 @@ def resolve_model(model: str | None, progress: Progress = lambda done, total: No
             )
         return obtain(builtin, cache_folder(), progress)
     path = Path(str(model)).expanduser()
-    if not path.is_file():
-        raise ModelFileError(f"{path}: no such file, and the built-in models are: {', '.join(BUILTIN)}")
+    try:
+        mode = path.stat().st_mode
+    except (FileNotFoundError, NotADirectoryError):
+        known = ", ".join(BUILTIN)
+        raise ModelFileError(f"{path}: no such file, and the built-in models are: {known}") from None
+    except OSError as error:
+        raise ModelFileError(f"{path}: cannot be read: {error.strerror}") from error
+    if not stat.S_ISREG(mode):
+        raise ModelFileError(f"{path}: not a regular file")
     return path
 
 

@@ -1,0 +1,141 @@
+"""Every way to end, as docs/endings.md lists them: the exit status, and what is said in one line."""
+
+import os
+import signal
+import socket
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import httpx
+import pytest
+from tests.over_http import DEADLINE_SECONDS, complete, until
+from tests.serving import descendants, transom_command
+
+
+def shell(words: list[str], before: str = "", redirections: str = "") -> list[str]:
+    """`words`, run by a shell that does `before` first, as the same process."""
+    return ["sh", "-c", f'{before} exec "$@" {redirections}', "sh", *words]
+
+
+def serve(*words: object) -> list[str]:
+    return [*transom_command(), "serve", "--port", "0", *map(str, words)]
+
+
+def one_line(words: list[str], **environment: str) -> str:
+    """The last words of a server that cannot start."""
+    result = subprocess.run(
+        words, capture_output=True, text=True, timeout=DEADLINE_SECONDS, env={**os.environ, **environment}
+    )
+    assert result.returncode == 1, result
+    assert "Traceback" not in result.stderr
+    *_, last = result.stderr.splitlines()
+    assert last.startswith("transom: "), result.stderr
+    assert result.stdout == ""
+    return last
+
+
+@contextmanager
+def served(
+    words: list[str], port: int, stdout: int | None = None, stderr: int | None = None
+) -> Iterator[httpx.Client]:
+    """Asks a server that may have nowhere to say that it is up; it must answer, and stop with status 0."""
+    # Buffered, as a person's Python is: what is left in a buffer that nobody takes is trouble at the end.
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"}
+    process = subprocess.Popen(words, stdout=stdout, stderr=stderr, env=environment)
+    try:
+        with httpx.Client(base_url=f"http://127.0.0.1:{port}", timeout=DEADLINE_SECONDS) as http:
+            until(lambda: process.poll() is not None or is_healthy(http))
+            yield http
+        assert len(descendants(process.pid)) == 1
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(DEADLINE_SECONDS) == 0
+    finally:
+        process.kill()
+        process.wait()
+
+
+def is_healthy(http: httpx.Client) -> bool:
+    try:
+        return http.get("/health").status_code == 200
+    except httpx.TransportError:
+        return False
+
+
+def free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port: int = free.getsockname()[1]
+        return port
+
+
+# ---------------------------------------------------------------- what cannot start
+
+
+@pytest.mark.parametrize("share", [0.1, 0.5, 0.99])
+def test_a_truncated_model_is_named(tiny: Path, tmp_path: Path, share: float) -> None:
+    model = tmp_path / "short.gguf"
+    whole = tiny.read_bytes()
+    model.write_bytes(whole[: int(len(whole) * share)])
+    assert "short.gguf" in one_line(serve(model))
+
+
+def test_too_little_memory_is_said_with_the_flag_that_needs_less(tiny: Path) -> None:
+    words = serve(tiny, "--kv-bytes", "900G")
+    line = one_line(shell(words, before="ulimit -v 8000000;"))
+    assert "not enough memory" in line
+    assert "--kv-bytes" in line
+
+
+@pytest.mark.model
+def test_a_full_disk_is_said_with_what_is_needed(tmp_path: Path) -> None:
+    line = one_line(shell(serve(), before="ulimit -f 1000;"), TRANSOM_CACHE=str(tmp_path))
+    assert "no room for its 253113024 bytes" in line
+    assert {path.suffix for path in tmp_path.iterdir()} == {".lock"}
+
+
+# ---------------------------------------------------------------- streams that nobody reads
+
+
+@pytest.mark.parametrize("lost", ["stdout", "stderr"])
+def test_a_reader_that_has_gone_ends_nothing(tiny: Path, lost: str) -> None:
+    """The screen, or a line of the log, into a pipe that nobody reads any more."""
+    port = free_port()
+    reader, writer = os.pipe()
+    os.close(reader)
+    try:
+        with served(serve(tiny, "--port", port), port, **{lost: writer}) as http:
+            for _ in range(3):
+                complete(http, "the", max_tokens=3)
+    finally:
+        os.close(writer)
+
+
+def test_streams_that_were_never_open_are_not_taken_for_sockets(tiny: Path) -> None:
+    port = free_port()
+    words = shell(serve(tiny, "--port", port), redirections="<&- >&- 2>&-")
+    with served(words, port) as http:
+        for _ in range(3):
+            complete(http, "the", max_tokens=3)
+
+
+# ---------------------------------------------------------------- a terminal
+
+
+def test_in_a_terminal_the_screen_is_coloured_and_ctrl_c_ends_in_order(tiny: Path) -> None:
+    words = serve(tiny)
+    pid, terminal = os.forkpty()
+    if pid == 0:
+        os.execvp(words[0], words)
+    shown = b""
+    while b"Ctrl-C stops" not in shown:
+        shown += os.read(terminal, 65536)
+    assert b"\x1b[" in shown
+    os.write(terminal, b"\x03")
+    # A terminal's other end reads an error when the last process has closed it.
+    with pytest.raises(OSError, match="Input/output error"):
+        while True:
+            shown += os.read(terminal, 65536)
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+    assert b"SIGINT: stopping" in shown
+    os.close(terminal)

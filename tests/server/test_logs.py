@@ -1,0 +1,121 @@
+"""Lines of the log: text for people, JSON for programs, one for every request."""
+
+import json
+import logging
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from tests.over_http import DEADLINE_SECONDS, refused, samples, until
+from tests.server.raw import connected, post, read_until
+from tests.server.toy import running_server
+
+from transom.logs import JsonFormatter, TextFormatter, fields
+
+
+def record(message: str, *arguments: object, **values: object) -> logging.LogRecord:
+    made = logging.LogRecord("transom.x", logging.INFO, __file__, 1, message, arguments, None)
+    made.__dict__.update(fields(**values))
+    return made
+
+
+def test_text_has_the_message_then_the_fields_and_leaves_out_what_is_none() -> None:
+    line = TextFormatter().format(record("request", id="a", seconds=0.125, count=3, error=None))
+    assert line.endswith("INFO transom.x: request id=a seconds=0.1250 count=3")
+    assert TextFormatter().format(record("no %s", "fields")).endswith("INFO transom.x: no fields")
+
+
+@pytest.mark.parametrize("text", ["", "two words", 'a"b', "a=b"])
+def test_text_that_could_be_misread_is_quoted(text: str) -> None:
+    line = TextFormatter().format(record("request", id=text))
+    assert json.loads(line.partition("id=")[2]) == text
+
+
+def test_json_is_one_object_on_one_line() -> None:
+    told = json.loads(JsonFormatter().format(record("two\nlines", id='"', seconds=0.5)))
+    assert {key: told[key] for key in ("level", "logger", "message", "id", "seconds")} == {
+        "level": "info",
+        "logger": "transom.x",
+        "message": "two\nlines",
+        "id": '"',
+        "seconds": 0.5,
+    }
+    assert told["time"].endswith("+00:00")
+
+
+def test_json_has_the_traceback_too() -> None:
+    try:
+        raise ValueError("broke")
+    except ValueError as error:
+        made = record("failed")
+        made.exc_info = (ValueError, error, error.__traceback__)
+    text = JsonFormatter().format(made)
+    assert "\n" not in text
+    assert "ValueError: broke" in json.loads(text)["traceback"]
+
+
+def told(log: Path) -> list[dict[str, Any]]:
+    """What has been logged of requests. Every line must be JSON."""
+    lines = [json.loads(line) for line in log.read_text().splitlines()]
+    return [line for line in lines if line["logger"] == "transom.request"]
+
+
+def test_every_request_has_one_line_with_what_it_came_to(tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    with running_server(log=log, log_format="json") as server:
+        with httpx.Client(base_url=server.url, timeout=DEADLINE_SECONDS) as http:
+
+            def ask(number: str, **body: object) -> httpx.Response:
+                return http.post("/v1/completions", json=body, headers={"x-request-id": number})
+
+            ask("plain", prompt="abc", max_tokens=5)
+            ask("again", prompt="abc", max_tokens=5, stream=True)
+            ask("several", prompt=["abc", "xy"], max_tokens=5, stop="y")
+            refused(ask("refused", prompt="abc", max_tokens=0))
+            refused(ask("by the engine", prompt="REJECT"))
+            ask("failed", prompt="FAIL", stream=True)
+            http.get("/v1/models")
+            with connected(server.url) as leaver:
+                post(leaver, prompt="STALL", stream=True)
+                read_until(leaver, b'"text":"')
+            until(lambda: samples(http)["transom:request_finish_total/disconnect"] == 1)
+            until(lambda: len(told(log)) == 7)
+        lines = {line["id"]: line for line in told(log)}
+    (leaver_id,) = set(lines) - {"plain", "again", "several", "refused", "by the engine", "failed"}
+
+    plain = lines["plain"]
+    assert (plain["prompt_tokens"], plain["output_tokens"], plain["cached_tokens"]) == (4, 5, 0)
+    assert plain["path"] == "/v1/completions"
+    assert 0 < plain["first_token_seconds"] <= plain["total_seconds"]
+    assert plain["queue_seconds"] >= 0
+    assert "error" not in plain
+    assert lines["again"]["cached_tokens"] == 3
+    several = lines["several"]
+    assert (several["prompt_tokens"], several["finish"]) == (7, "length,stop")
+    assert lines["refused"]["status"] == 400
+    assert "max_tokens" in lines["refused"]["error"]
+    assert lines["by the engine"]["error"] == "no pool holds it"
+    assert lines["failed"]["error"] == "its step failed"
+    finishes = {number: line["finish"] for number, line in lines.items()}
+    assert finishes == {
+        "plain": "length",
+        "again": "length",
+        "several": "length,stop",
+        "refused": "refused",
+        "by the engine": "error",
+        "failed": "error",
+        leaver_id: "disconnect",
+    }
+
+
+def test_an_engine_logs_as_its_server_does(tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    with (
+        running_server(log=log, log_format="json") as server,
+        httpx.Client(base_url=server.url, timeout=DEADLINE_SECONDS) as http,
+    ):
+        http.post("/v1/completions", json={"prompt": "CRASH"})
+        until(lambda: "the engine failed" in log.read_text())
+    (line,) = [told for told in map(json.loads, log.read_text().splitlines()) if "traceback" in told]
+    assert "the fake broke as asked" in line["traceback"]
