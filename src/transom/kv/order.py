@@ -108,10 +108,10 @@ class LeastImportant:
 class LeastValuable:
     """Chance of reuse x tokens saved / bytes.
 
-    Where requests parted, chance grows with those that passed; a turn that went on has been used, once. It fades
-    as others give: value starts from that of the last that gave when it was used (GreedyDual-Size-Frequency:
-    Cherkasova, HP Labs 1998). Among equals that go as a whole the newest goes: where more conversations take
-    turns than there is room for, some are found each time, and by age none ever would be.
+    Where requests parted, chance grows with those that passed; a turn that went on has been used, once. It
+    fades as others give: value starts from that of the last that gave when it was used
+    (GreedyDual-Size-Frequency: Cherkasova, HP Labs 1998). Among equals that go as a whole the newest goes:
+    where more conversations take turns than there is room for, some are found each time; by age, none.
     """
 
     knows_boundaries = True

@@ -71,7 +71,8 @@ def simulate(asked: Asked, engine: EngineConfig) -> None:
         for name, config in _configs(engine, asked.compare).items()
     }
     wall_s = time.perf_counter() - began
-    regret = _regret(trace, next(iter(runs.values()))) if asked.regret else None
+    layout = replace(next(iter(runs.values())).sizing.layout, context=shape.context)
+    regret = regret_table(trace, layout) if asked.regret else None
     _report(asked, runs, origin, wall_s, regret)
 
 
@@ -123,11 +124,6 @@ def _played(name: str, trace: Trace, setting: Setting) -> Played:
         return play(trace, setting)
     with _progress(f"{trace.name}, {name}", len(trace.arrivals)) as told:
         return play(trace, setting, told)
-
-
-def _regret(trace: Trace, played: Played) -> RegretTable:
-    """At parts of what the trace would like, whatever memory it was played with."""
-    return regret_table(trace, played.sizing.layout)
 
 
 @contextmanager

@@ -17,13 +17,14 @@ from transom.sim.regret_replay import Access, Watcher, accesses, replay, with_me
 from transom.sim.trace import Trace
 
 PARTS = (1.0, 0.5, 0.25)
-"""Of all that a trace leaves, and of the least that loses nothing: what memory to look at where nobody says."""
+"""Of all that a trace leaves, and of the least that loses nothing: the memory to look at, if nobody says."""
 
 
 @dataclass(frozen=True, slots=True)
 class Regret:
-    """Tokens found with `size` bytes: at most by anybody, by the clairvoyant policy, by each other; None where
-    a request does not fit.
+    """Tokens found with `size` bytes: at most by anybody, by the clairvoyant policy, by each other policy.
+
+    None where a request does not fit.
     """
 
     size: int
@@ -64,14 +65,17 @@ class RegretTable:
 
 
 def regret_table(trace: Trace, layout: CacheLayout, sizes: Sequence[int] = ()) -> RegretTable:
-    """At each of `sizes` bytes; without any, at parts of what the trace leaves, and of the least it could do with.
+    """At each of `sizes` bytes; without any, at parts of all that the trace leaves, and of the least it
+    needs to lose nothing.
 
     Raises ConfigError where regret is not known for such a layout, or a request is longer than its context.
     """
     requests = accesses(trace)
     longest = max(len(request.tokens) for request in requests)
     if longest > layout.context:
-        raise ConfigError(f"regret: a request of {longest} tokens is longer than the context, {layout.context}")
+        raise ConfigError(
+            f"--regret: a request of {longest} tokens is longer than the context, {layout.context}"
+        )
     problem = problem_of(layout, requests)
     unlimited = HybridCache(with_memory(layout, _plenty(layout, requests)))
     found = sum(replay(unlimited, requests))
@@ -92,9 +96,7 @@ def _regret(problem: Problem, layout: CacheLayout, requests: Sequence[Access], s
     priced = bound(problem, size)
     clairvoyant = Clairvoyant(problem, plan(problem, size, priced))
     best = _found(with_memory(layout, size), requests, clairvoyant)
-    found = {
-        policy: _found(with_memory(layout, size, policy), requests) for policy in CachePolicy
-    }
+    found = {policy: _found(with_memory(layout, size, policy), requests) for policy in CachePolicy}
     return Regret(size, int(priced.tokens), best, found)
 
 
@@ -111,14 +113,15 @@ def _found(layout: CacheLayout, requests: Sequence[Access], watcher: Watcher | N
 def rich_table(regret: RegretTable) -> Table:
     """Tokens found by the clairvoyant, and its share of the bound; of others, shares of the clairvoyant's."""
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
-    columns = ("MiB", "of all", "of least", "at most", "clairvoyant", *[policy.value for policy in CachePolicy])
-    for name in columns:
+    for name in ("MiB", "of all", "of least", "at most", "clairvoyant", *CachePolicy):
         table.add_column(name, justify="right", no_wrap=True)
     for row in regret.rows:
         shares = [_share(row.found[policy], row.clairvoyant) for policy in CachePolicy]
-        clairvoyant = f"{row.clairvoyant or 0:,} ({_share(row.clairvoyant, row.bound)})"
-        memory = (f"{row.size / 2**20:,.0f}", f"{row.size / regret.all:.0%}", f"{row.size / regret.least:.0%}")
-        table.add_row(*memory, f"{row.bound:,}", clairvoyant, *shares)
+        clairvoyant = _share(row.clairvoyant, row.bound)
+        if row.clairvoyant is not None:
+            clairvoyant = f"{row.clairvoyant:,} ({clairvoyant})"
+        parts = [f"{row.size / whole:.0%}" for whole in (regret.all, regret.least)]
+        table.add_row(f"{row.size / 2**20:,.0f}", *parts, f"{row.bound:,}", clairvoyant, *shares)
     return table
 
 

@@ -56,7 +56,7 @@ class Problem:
 
 @dataclass(frozen=True, slots=True)
 class Prices:
-    """Tokens, for the whole memory by slot, and for being there after a passing by sliding component and run."""
+    """Tokens: for all memory, by slot; for being there after a passing, by sliding component and run."""
 
     memory: Floats
     there: Floats
@@ -182,7 +182,10 @@ class Dual:
         """Of each way, what it gains beyond its cost; and what keeping a page costs, by component and run."""
         runs = self._runs
         total = np.concatenate([[0.0], np.cumsum(prices.memory)])
-        spent = [(total[runs.until] - total[since]) * size for since, size in zip(runs.since, self._sizes, strict=True)]
+        spent = [
+            (total[runs.until] - total[since]) * size
+            for since, size in zip(runs.since, self._sizes, strict=True)
+        ]
         worth = self._ways.gain - self._full.sum(spent[0]) + self._first.sum(spent[0])
         worth -= prices.memory[self._slot] * self._fullest
         keeping = np.empty_like(prices.there)

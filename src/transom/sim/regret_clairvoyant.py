@@ -15,8 +15,8 @@ from transom.values import Tokens
 class Clairvoyant:
     """Owns what is wanted, by id of a page. Mutable: it goes along with the requests.
 
-    A page is wanted if the next request to need it, by the plan, finds it rather than computes it. What is not
-    goes once the next request might be short of memory.
+    A page is wanted if the next request to need it, by the plan, finds it rather than computes it. What is
+    not wanted goes once the next request might be short of memory.
     """
 
     def __init__(self, problem: Problem, chosen: Ints) -> None:
@@ -64,7 +64,9 @@ class Clairvoyant:
         after = self._problem.paths[self._number + 1 : self._number + 2]
         layout = cache.layout
         pages = sum(-(-path.length // layout.page_size) + 1 for path in after)
-        return layout.budget is None or cache.budget.in_use() + pages * sum(layout.page_bytes) <= layout.budget
+        return (
+            layout.budget is None or cache.budget.in_use() + pages * sum(layout.page_bytes) <= layout.budget
+        )
 
     def _nodes(self, cache: HybridCache) -> list[tuple[Node, Ints]]:
         """All nodes with the ids of their pages, parents first."""
@@ -91,7 +93,7 @@ class Clairvoyant:
                 cache.tree.vacate(node, component, unwanted)
 
     def _prune_tail(self, cache: HybridCache, node: Node, pages: Ints, freed: Freed) -> None:
-        keep = 1 + max(np.flatnonzero(self._wanted[0][pages]), default=-1)
+        keep = 1 + max(np.flatnonzero(self._wanted[0][pages]).tolist(), default=-1)
         if not node.children and keep < node.size:
             for component, run in enumerate(cache.tree.cut(node, node.size - keep)):
                 if there := without_holes(run):

@@ -1,8 +1,8 @@
 """A trace as pages: which request reads which, who passed it last, and what each way to begin would need.
 
-Time is cut into three slots for each request: `before` it begins, when it is `fullest`, and as it `ends`. What
-is found by a request was kept since the last request that passed the same page. That one leaves all its
-full pages, which it has to its end, and those window pages that it computed itself or that were kept before.
+Time is cut into three slots for each request: before it begins, when its row is fullest, and as it ends. What
+a request finds was kept since the last request that passed the same page. That one leaves all its full pages,
+which it has to its end, and those window pages that it computed itself or that were kept before.
 """
 
 from collections.abc import Sequence
@@ -26,7 +26,7 @@ BEFORE, FULLEST, END = range(SLOTS)
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """What pages cost: `full` bytes of all components that keep everything, and each that slides, by its rule."""
+    """What pages cost: `full` bytes in all components that keep everything, and in each that slides."""
 
     full: int
     sliding: tuple[tuple[Grid, int], ...]
@@ -106,8 +106,8 @@ class Forest:
             self._last[above] = number
         rest = tokens[len(pages) * size : access.prompt]
         shared.append(self._shared(above, rest, rest) if len(rest) else 0)
-        arrays = [np.array(column, dtype=np.int64) for column in (pages, last, shared)]
-        return Path(*arrays, access.prompt, len(tokens))
+        columns = [np.array(column, dtype=np.int64) for column in (pages, last, shared)]
+        return Path(columns[0], columns[1], columns[2], access.prompt, len(tokens))
 
     def _page(self, above: int, part: NDArray[np.int32]) -> int:
         key = (above, part.tobytes())

@@ -70,7 +70,10 @@ def _fit(problem: Problem, dual: Dual, size: int, prices: Prices, chosen: Ints) 
             return chosen
         dear = memory.copy()
         dear[slot] += dual.scale * problem.slots
-        worth, there = dual.worths(Prices(memory, prices.there))[0], dual.worths(Prices(dear, prices.there))[0]
+        worth, there = (
+            dual.worths(Prices(memory, prices.there))[0],
+            dual.worths(Prices(dear, prices.there))[0],
+        )
         lesser = ways.gain < ways.gain[chosen][ways.request]
         other = ways.best(np.where(lesser, there, -np.inf))
         relief = (worth - there)[chosen] - (worth - there)[other]

@@ -26,7 +26,7 @@ CHUNK = 512
 
 @dataclass(frozen=True, slots=True)
 class Access:
-    """What a request reads and leaves: `tokens` are its prompt, of `prompt` tokens, and the outputs computed."""
+    """What a request reads and leaves. `tokens` are its prompt, of `prompt` tokens, and outputs computed."""
 
     tokens: Tokens
     prompt: int
@@ -71,7 +71,7 @@ def accesses(trace: Trace) -> tuple[Access, ...]:
 
 
 def beginnings(trace: Trace) -> Iterator[int]:
-    """Indices of the arrivals by when they begin, at most `concurrency` at once, others in order of arrival."""
+    """Indices of the arrivals by when they begin: at most `concurrency` at once, others as they arrived."""
     after = followers(trace.arrivals)
     ahead: list[tuple[float, int]] = []
     for index, arrival in enumerate(trace.arrivals):
@@ -130,7 +130,7 @@ def _stops(cache: HybridCache, start: int, access: Access) -> Iterator[int]:
 
 
 def next_stop(start: int, prompt: int, length: int, page_size: int) -> int:
-    """Where the span from `start` ends: a chunk, the prompt, then page by page, all that matters to a cache."""
+    """Where the span from `start` ends: by chunks to the prompt's end, then by pages, as caches count."""
     if start >= prompt:
         return min(length, start - start % page_size + page_size)
     end = min(prompt, start + CHUNK)

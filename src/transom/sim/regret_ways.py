@@ -6,7 +6,7 @@ from dataclasses import dataclass, fields
 import numpy as np
 
 from transom.kv.repair import repair_start
-from transom.sim.regret_pages import Bools, Ints, Kind, Pages, Path
+from transom.sim.regret_pages import Bools, Floats, Ints, Kind, Pages, Path
 from transom.sim.regret_replay import next_stop
 
 
@@ -31,7 +31,7 @@ class Ways:
     def of(self, which: Ints | Bools) -> "Ways":
         return Ways(*[getattr(self, field.name)[which] for field in fields(self)])
 
-    def best(self, worth: Ints) -> Ints:
+    def best(self, worth: Ints | Floats) -> Ints:
         """By request, the first of its ways that has the most of `worth`."""
         begins = np.flatnonzero(np.diff(self.request, prepend=-1))
         most = np.maximum.reduceat(worth, begins)
@@ -40,10 +40,9 @@ class Ways:
         chosen: Ints = ways[first]
         return chosen
 
-
     def turning(self, edges: Ints) -> "Ways":
-        """Without those that, between pages at `edges`, gain and cost as much more than the way before as the way
-        after them does: one of the two is as good.
+        """Without those that, between `edges`, gain and cost as much more than the way before as the way
+        after gains and costs beyond them: one of the two is as good.
         """
         is_edge = np.zeros(int(edges[-1]) + 1, dtype=bool)
         is_edge[edges] = True
@@ -67,12 +66,13 @@ def ways_of(kind: Kind, paths: Sequence[Path], pages: Pages) -> Ways:
             rows.append((number, end, offset + count, computed, fullest.after(end), *first))
         for count, start in enumerate(repairs[: path.known + 1]):
             until = count * size
-            if 0 < start and until < path.prompt:
+            if start > 0 and until < path.prompt:
                 exact = offset + min(grid.keep(until) for grid, _ in kind.sliding)
                 none = [offset + count] * len(kind.sliding)
                 rows.append((number, start, offset + count, exact, fullest.after_repair(start), *none))
     table = np.array(rows, dtype=np.int64)
-    return Ways(*table[:, :5].T, table[:, 5:])
+    request, gain, full, computed, fullest = table[:, :5].T
+    return Ways(request, gain, full, computed, fullest, window=table[:, 5:])
 
 
 class _Fullest:
