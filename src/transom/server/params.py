@@ -117,8 +117,8 @@ def _params(
         top=top,
         echo=echo,
         priority=_integer("priority", request.priority, -PRIORITY_MAX, PRIORITY_MAX) or 0,
-        salt=_short("cache_salt", request.cache_salt),
-        tenant=_short("user", request.user),
+        salt=_name("cache_salt", request.cache_salt),
+        tenant=_name("user", request.user),
         timeout_seconds=_timeout(request.timeout),
         streaming=_streaming(request),
     )
@@ -175,10 +175,10 @@ def _stop_ids(ids: list[int] | None, vocabulary: int) -> tuple[int, ...]:
     return tuple(_checked("stop_token_ids", token, 0, vocabulary - 1) for token in dict.fromkeys(ids))
 
 
-def _short(name: str, text: str | None) -> str:
+def _name(field: str, text: str | None) -> str:
     if text is not None and len(text) > NAME_CHARACTERS_MAX:
         raise bad_request(
-            f"{name} has {len(text)} characters; at most {NAME_CHARACTERS_MAX} are allowed", name
+            f"{field} has {len(text)} characters; at most {NAME_CHARACTERS_MAX} are allowed", field
         )
     return text or ""
 
