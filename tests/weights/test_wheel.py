@@ -45,7 +45,7 @@ class Handler(BaseHTTPRequestHandler):
             return self.answer(200, METADATA.encode(), "text/plain")
         if not self.path.endswith(".whl"):
             name = "tiny_model-1.0-py3-none-any.whl"
-            link = f'<a href="/{name}" data-core-metadata="true">{name}</a>'
+            link = f'<a href="/{name}" data-core-metadata="true" data-dist-info-metadata="true">{name}</a>'
             return self.answer(200, link.encode(), "text/html")
         wanted = self.headers.get("Range", "bytes=0-").removeprefix("bytes=").removesuffix("-")
         start = int(wanted) if self.site.knows_ranges and wanted.isdigit() else 0

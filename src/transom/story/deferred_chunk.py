@@ -6,8 +6,8 @@ from transom.story.scene import NOT_YET, Beside, Cell, Fate, Frame, Look, Scene,
 from transom.story.stage import FULL, PAGE, WINDOW, Stage, small, text
 
 FULL_PAGES, WINDOW_PAGES, WIDTH, CHUNK = 20, 5, 8, 16
-PROMPT_A, PROMPT_B, OUTPUTS_A = 4, 32, 12
-ARRIVAL_B = 3
+PROMPT_A, PROMPT_B, OUTPUTS_A = 6, 32, 12
+ARRIVAL_B = 1
 """Turns taken when B arrives."""
 
 
