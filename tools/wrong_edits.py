@@ -488,7 +488,7 @@ MUTANTS = (
     Mutant(
         "idle-miscounted",
         "pool.py",
-        "            self.idle -= len(index) - count_nonzero(state - _TREE)",
+        "            self.idle -= len(index) - int(count_nonzero(state - _TREE))",
         "            self.idle -= len(index)",
     ),
     Mutant("give-not-undone", "pool.py", "        self._journal.log(self._pop, index, owner)\n", ""),

@@ -34,6 +34,7 @@ class Submit(msgspec.Struct, tag=True, frozen=True, array_like=True):
     siblings: tuple[Sampling, ...] = ()
     logprobs: Logprobs = NO_LOGPROBS
     deadline: float | None = None
+    tenant: str = ""
 
 
 class Abort(msgspec.Struct, tag=True, frozen=True, array_like=True):

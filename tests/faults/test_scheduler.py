@@ -62,7 +62,7 @@ def test_s_02_a_step_without_spans_and_a_span_without_tokens_cannot_be_built() -
     with pytest.raises(AssertionError):
         StepWork((), ())
     with pytest.raises(AssertionError):
-        SpanWork(RequestId(1), 0, 0, np.empty(0, np.int32), None)
+        StepWork((SpanWork(RequestId(1), 0, 0, np.empty(0, np.int32), None),), ())
     with pytest.raises(AssertionError):
         Span(3, 3)
 

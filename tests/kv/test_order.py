@@ -75,11 +75,21 @@ def test_priority_asks_the_least_important_first() -> None:
     assert shelf.empty() == "cba"
 
 
-def test_value_is_tokens_per_byte_and_grows_with_use() -> None:
-    shelf = Shelf(CachePolicy.VALUE, "abc")
+def test_value_is_tokens_per_byte_and_grows_with_use_where_requests_part() -> None:
+    shelf = Shelf(CachePolicy.VALUE, "abcd")
     shelf.links["a"].item.price = Price(1, 10, 20)
-    shelf.use("c")
-    assert shelf.empty() == "abc"
+    shelf.links["c"].item.price = Price(1, 10, 10, parted=True)
+    shelf.use("cd")
+    assert shelf.empty() == "abdc"
+
+
+def test_of_equals_the_oldest_goes_unless_they_go_as_a_whole() -> None:
+    shelf = Shelf(CachePolicy.VALUE, "abc")
+    shelf.use("cab")
+    assert shelf.all() == "cab"
+    for link in shelf.links.values():
+        link.item.price = Price(1, 10, 10, whole=True)
+    assert shelf.all() == "bac"
 
 
 def test_what_is_useless_goes_before_all_and_what_is_pinned_after() -> None:

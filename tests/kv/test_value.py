@@ -5,6 +5,7 @@ from tests.kv.world import World
 
 from transom.kv.cache import CacheLayout
 from transom.kv.order import CachePolicy
+from transom.kv.reclaim import reclaim
 from transom.values import Full, Window
 
 
@@ -48,6 +49,30 @@ def test_where_a_second_request_left_the_path_is_learned() -> None:
     for number in range(4, 12):
         world.serve(prompt(number, 30), chunk=8)
     assert world.offer([*system, 7])[1].begin.start == 20
+
+
+def test_where_requests_parted_is_known_when_all_that_came_after_is_gone() -> None:
+    """Who comes then does not make one run of what it shares and what is its own."""
+    world = World((Full(),), (60,), 1, context=64)
+    system = prompt(1, 20)
+    world.serve(system + prompt(2, 15))
+    world.serve(system + prompt(3, 15))
+    with world.cache.transaction():
+        reclaim(world.cache.tree, 0, 30)
+    assert {len(prefix) for _, prefix in world.resident()[0]} == set(range(1, 21))
+    world.serve(system + prompt(4, 15))
+    (root,) = world.cache.tree.roots.values()
+    (shared,) = root.children.values()
+    assert shared.size == 20 and [child.size for child in shared.children.values()] == [15]
+
+
+def test_what_was_in_use_long_ago_goes_in_the_end_where_all_attention_is_full() -> None:
+    world = World((Full(),), (100,), 1, context=64)
+    for number in range(2, 8):
+        world.serve(prompt(1, 20) + prompt(number, 1))
+    for number in range(8, 60):
+        world.serve(prompt(number, 40))
+    assert world.offer([*prompt(1, 20), 7])[1].begin.start == 0
 
 
 def test_a_stretch_goes_back_to_the_boundary_before_with_its_window() -> None:

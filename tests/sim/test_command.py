@@ -32,6 +32,15 @@ def test_policies_are_compared_side_by_side(tmp_path: Path) -> None:
     assert list(json.loads(file.read_text())) == ["value", "lru"]
 
 
+def test_regret_is_printed_and_written(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "figures.json"
+    assert main([*FAST, "--regret", "--json", str(file), "--kv-bytes", "40M"]) == 0
+    regret = json.loads(file.read_text())["regret"]
+    assert regret["rows"][0]["bytes"] == regret["bytes_all"]
+    assert regret["rows"][0]["value"] == regret["hit_tokens_most"] == regret["rows"][0]["bound"]
+    assert "clairvoyant" in capsys.readouterr().out
+
+
 def test_a_workload_that_is_saved_plays_the_same_as_a_trace(tmp_path: Path) -> None:
     saved, first, second = (str(tmp_path / name) for name in ("trace.jsonl", "1.json", "2.json"))
     assert main([*FAST, "--save-trace", saved, "--json", first]) == 0

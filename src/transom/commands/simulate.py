@@ -74,6 +74,11 @@ def _add_result_flags(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--compare", metavar="A,B", help="play once for each of these cache policies, side by side"
     )
+    group.add_argument(
+        "--regret",
+        action="store_true",
+        help="what each cache policy finds of what could be found, by who knows the trace and at most",
+    )
     group.add_argument("--json", type=Path, metavar="FILE", help="all figures")
     group.add_argument("--svg", type=Path, metavar="DIR", help="pictures: memory, hits, time to first token")
 
@@ -117,6 +122,7 @@ def _run(options: argparse.Namespace) -> None:
             cost=options.cost,
             turnaround_s=options.turnaround_ms / 1e3,
             compare=tuple(options.compare.split(",")) if options.compare else (),
+            regret=options.regret,
             json=options.json,
             svg=options.svg,
             save_trace=options.save_trace,

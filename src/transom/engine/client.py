@@ -48,6 +48,7 @@ class Prompt:
     siblings: tuple[Sampling, ...] = ()
     logprobs: Logprobs = NO_LOGPROBS
     deadline: float | None = None
+    tenant: str = ""
 
 
 class Replies:
@@ -256,6 +257,7 @@ class EngineClient:
                 prompt.siblings,
                 prompt.logprobs,
                 prompt.deadline,
+                prompt.tenant,
             )
         )
         if not self._in_flight:

@@ -155,6 +155,7 @@ def _request(message: wire.Submit) -> Request:
         sampling=message.sampling,
         priority=message.priority,
         salt=message.salt,
+        tenant=message.tenant,
         deadline=message.deadline,
         logprobs=message.logprobs,
         siblings=tuple(

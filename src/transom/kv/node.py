@@ -29,6 +29,7 @@ class Node:
     start    pages before it
     above    the tokens before it, as the keys of the nodes there were when it came
     space    the namespace of its root
+    parted   whether requests parted at its end; others may, when all that came after it is gone
     pinned   until which step a user has pinned it
     """
 
@@ -39,6 +40,7 @@ class Node:
         "links",
         "order",
         "parent",
+        "parted",
         "pinned",
         "resident",
         "runs",
@@ -58,6 +60,7 @@ class Node:
         if parent is not None:
             self.start = parent.start + parent.size
             self.above = (*parent.above, parent.key) if parent.key else ()
+        self.parted = False
         self.pinned = 0
         self.runs = runs
         self.resident = residency(runs)

@@ -29,13 +29,17 @@ RANK_USELESS, RANK_USEFUL, RANK_PINNED = 0, 1, 2
 class Price(NamedTuple):
     """What giving would cost: `tokens` to compute again, for `bytes`, at least 1. Rank goes before price.
 
-    `island` is the first page that the end, a boundary to be hit again, has use for.
+    island  the first page that the end, a boundary to be hit again, has use for
+    parted  whether requests have parted at the end
+    whole   whether half of it would be of no use
     """
 
     rank: int
     tokens: int
     bytes: int
     island: int = 0
+    parted: bool = False
+    whole: bool = False
 
 
 class Link(Generic[Item]):
@@ -104,8 +108,10 @@ class LeastImportant:
 class LeastValuable:
     """Chance of reuse x tokens saved / bytes.
 
-    Chance grows with the requests that used it, and fades as others give: value starts from that of the last
-    that gave when it was used (GreedyDual-Size-Frequency: Cherkasova, HP Labs 1998).
+    Where requests parted, chance grows with those that passed; a turn that went on has been used, once. It
+    fades as others give: value starts from that of the last that gave when it was used
+    (GreedyDual-Size-Frequency: Cherkasova, HP Labs 1998). Among equals that go as a whole the newest goes:
+    where more conversations take turns than there is room for, some are found each time; by age, none.
     """
 
     knows_boundaries = True
@@ -113,7 +119,8 @@ class LeastValuable:
     def worth(self, link: Link[Item], price: Price) -> tuple[float, float]:
         if price.rank == RANK_USELESS:
             return (link.last, 0)
-        return (link.base + log2(1 + link.uses) * price.tokens / price.bytes, link.last)
+        chance = log2(1 + link.uses) if price.parted else 1.0
+        return (link.base + chance * price.tokens / price.bytes, -link.last if price.whole else link.last)
 
 
 class CachePolicy(StrEnum):

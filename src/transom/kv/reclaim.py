@@ -116,7 +116,7 @@ def _take(tree: PrefixTree, component: int, order: Order[Node], count: int, free
     if not taken(tree, component, link, count, freed):
         # Somebody reads all of it. Looked at once until references end, not at every reclaim.
         order.park(link)
-    elif rank != RANK_USELESS and tree.gives_whole:
+    elif rank != RANK_USELESS and tree.ages:
         tree.clock.inflate(worth)
 
 

@@ -37,6 +37,7 @@ class PrefixTree:
         "_groups_of",
         "_journal",
         "_log",
+        "ages",
         "clock",
         "gives_whole",
         "groups",
@@ -63,6 +64,8 @@ class PrefixTree:
         self.page_bytes = grids[0].page_size * TOKEN_BYTES
         self.roots: dict[Namespace, Root] = {}
         self.clock = Clock(journal)
+        self.ages = policy.knows_boundaries
+        """Whether value fades as others give."""
         self.gives_whole = policy.knows_boundaries and not all(rooted)
         """Whether a stretch or an island goes as a whole: half of one is of no use."""
         self._grids = grids
@@ -121,11 +124,12 @@ class PrefixTree:
         if self.rooted[component]:
             for cost, there in zip(self._costs, node.resident, strict=True):
                 size += cost * there.count(1)
-            return Price(RANK_USEFUL, tokens, size or 1)
+            return Price(RANK_USEFUL, tokens, size or 1, parted=node.parted, whole=self.gives_whole)
         there = node.resident[component]
         island = self._grids[component].island(node.start, there)
         rank = RANK_USELESS if there.find(1, 0, island) >= 0 else RANK_USEFUL
-        return Price(rank, tokens, self._costs[component] * there.count(1) or 1, island)
+        size = self._costs[component] * there.count(1) or 1
+        return Price(rank, tokens, size, island, node.parted, self.gives_whole)
 
     # ---------------------------------------------------------------- recency
 
@@ -168,6 +172,9 @@ class PrefixTree:
     def grow(self, end: Node, key: bytes, runs: tuple[Run, ...]) -> Node:
         """Hangs a run after `end`, which shares none of it."""
         assert key and len(key) // self.page_bytes == len(runs[0]) // ID_BYTES, (len(key), runs)
+        if end.children and not end.parted:
+            self._journal.log(self._part, end, False)
+            self._part(end, True)
         node = Node(end, end.space, key, runs, len(self.groups))
         self._journal.log(self._unlink, node)
         self._link(node)
@@ -177,9 +184,9 @@ class PrefixTree:
         return node
 
     def lengthen(self, end: Node, key: bytes, runs: tuple[Run, ...]) -> Node:
-        """The same, in place where `end` is a leaf, whose end is then no boundary."""
+        """The same, in place where `end` is a leaf and nobody parted there: its end is no boundary then."""
         assert key and len(key) // self.page_bytes == len(runs[0]) // ID_BYTES, (len(key), runs)
-        if end.parent is not None and not end.children:
+        if end.parent is not None and not end.children and not end.parted:
             size = end.size
             self._set(end, end.key + key, tuple([a + b for a, b in zip(end.runs, runs, strict=True)]))
             self._tell_new(end, size)
@@ -192,7 +199,7 @@ class PrefixTree:
         assert parent is not None and 0 < at < node.size, (node, at)
         front = tuple([run[: at * ID_BYTES] for run in node.runs])
         upper = Node(parent, node.space, node.key[: at * page_bytes], front, len(self.groups))
-        upper.pinned = node.pinned
+        upper.pinned, upper.parted = node.pinned, True
         for order, link, lower in zip(self.orders, upper.links, node.links, strict=True):
             order.split(link, lower)
         self._journal.assign(node, "start", node.start + at)
@@ -340,6 +347,12 @@ class PrefixTree:
         node.size = len(node.resident[0])
         node.forget_prices()
         self._relist(node)
+
+    def _part(self, node: Node, parted: bool) -> None:
+        node.parted = parted
+        node.forget_prices()
+        for order, link in zip(self.orders, node.links, strict=False):  # a root has no links
+            order.bound(link)
 
     def _pin(self, node: Node, until: int) -> None:
         node.pinned = until

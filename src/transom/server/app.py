@@ -1,5 +1,6 @@
 """The ASGI application: routes, error shapes, request ids."""
 
+import hashlib
 import time
 import uuid
 from collections.abc import Awaitable, Callable
@@ -100,7 +101,7 @@ class Service:
         """What a request's body, decoded and taken in, is answered with. Refused or BadRequest."""
         try:
             asked = schema.decoded(decode, await self._body(request))
-            job = await take(_timed(asked, request))
+            job = await take(_named(_timed(asked, request), request))
         except (Refused, BadRequest) as error:
             log_refusal(request.scope, problem_of(error))
             raise
@@ -162,6 +163,14 @@ async def _http_problem(request: Request, error: HTTPException) -> Response:
     message = words.get(error.status_code, error.detail)
     headers = dict(error.headers or {})
     return Problem(error.status_code, message, "invalid_request_error", None, None, headers).response()
+
+
+def _named(decoded: Asked, request: Request) -> Asked:
+    """With a digest of the key that was sent for `user`, where the body has none: no key is kept."""
+    key = request.headers.get("authorization")
+    if key is not None and not decoded.user:
+        decoded.user = f"key {hashlib.sha256(key.encode()).hexdigest()[:16]}"
+    return decoded
 
 
 def _timed(decoded: Asked, request: Request) -> Asked:

@@ -124,6 +124,7 @@ class Intake:
             siblings=tuple(siblings),
             logprobs=Logprobs(params.top, scored),
             deadline=None if timeout is None else time.monotonic() + timeout,
+            tenant=params.tenant,
         )
 
 

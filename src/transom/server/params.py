@@ -12,7 +12,7 @@ from transom.values import Sampling
 STOP_STRINGS_MAX = 16
 STOP_CHARACTERS_MAX = 1024
 STOP_IDS_MAX = 64
-SALT_CHARACTERS_MAX = 256
+NAME_CHARACTERS_MAX = 256
 PRIORITY_MAX = 100
 TOP_K_MAX = 2**31 - 1
 TEMPERATURE_MAX = 2.0
@@ -50,6 +50,7 @@ class Params:
     echo: bool
     priority: int
     salt: str
+    tenant: str
     timeout_seconds: float | None
     streaming: Streaming | None
 
@@ -116,7 +117,8 @@ def _params(
         top=top,
         echo=echo,
         priority=_integer("priority", request.priority, -PRIORITY_MAX, PRIORITY_MAX) or 0,
-        salt=_salt(request.cache_salt),
+        salt=_name("cache_salt", request.cache_salt),
+        tenant=_name("user", request.user),
         timeout_seconds=_timeout(request.timeout),
         streaming=_streaming(request),
     )
@@ -173,12 +175,12 @@ def _stop_ids(ids: list[int] | None, vocabulary: int) -> tuple[int, ...]:
     return tuple(_checked("stop_token_ids", token, 0, vocabulary - 1) for token in dict.fromkeys(ids))
 
 
-def _salt(salt: str | None) -> str:
-    if salt is not None and len(salt) > SALT_CHARACTERS_MAX:
+def _name(field: str, text: str | None) -> str:
+    if text is not None and len(text) > NAME_CHARACTERS_MAX:
         raise bad_request(
-            f"cache_salt has {len(salt)} characters; at most {SALT_CHARACTERS_MAX} are allowed", "cache_salt"
+            f"{field} has {len(text)} characters; at most {NAME_CHARACTERS_MAX} are allowed", field
         )
-    return salt or ""
+    return text or ""
 
 
 def _timeout(seconds: float | None) -> float | None:

@@ -17,6 +17,7 @@ from transom.sim.costs import MachineCost, read_cost
 from transom.sim.pictures import write_pictures
 from transom.sim.player import Played, Setting, play
 from transom.sim.player import Progress as Told
+from transom.sim.regret import RegretTable, heading, regret_table, rich_table
 from transom.sim.shapes import ASSUMED, DEFAULT_SHAPE, SHAPES, assumed_cost, shape_of
 from transom.sim.summary import summary_of
 from transom.sim.table import table_of
@@ -52,6 +53,7 @@ class Asked:
     cost: str | None
     turnaround_s: float
     compare: tuple[str, ...]
+    regret: bool
     json: Path | None
     svg: Path | None
     save_trace: Path | None
@@ -68,7 +70,10 @@ def simulate(asked: Asked, engine: EngineConfig) -> None:
         name: _played(name, trace, replace(setting, engine=config))
         for name, config in _configs(engine, asked.compare).items()
     }
-    _report(asked, runs, origin, time.perf_counter() - began)
+    wall_s = time.perf_counter() - began
+    layout = replace(next(iter(runs.values())).sizing.layout, context=shape.context)
+    regret = regret_table(trace, layout) if asked.regret else None
+    _report(asked, runs, origin, wall_s, regret)
 
 
 def cost_of(wanted: str | None, shape: str) -> tuple[MachineCost, str]:
@@ -132,10 +137,15 @@ def _progress(words: str, total: int) -> Iterator[Told]:
 # ---------------------------------------------------------------- telling
 
 
-def _report(asked: Asked, runs: Mapping[str, Played], origin: str, wall_s: float) -> None:
+def _report(
+    asked: Asked, runs: Mapping[str, Played], origin: str, wall_s: float, regret: RegretTable | None
+) -> None:
     summaries = {name: summary_of(played) for name, played in runs.items()}
     if asked.json is not None:
-        text = json.dumps({name: summary.as_json() for name, summary in summaries.items()}, indent=1)
+        figures: dict[str, object] = {name: summary.as_json() for name, summary in summaries.items()}
+        if regret is not None:
+            figures["regret"] = regret.as_json()
+        text = json.dumps(figures, indent=1)
         with _writing(asked.json):
             asked.json.write_text(text + "\n", encoding="utf-8")
     pictures = [] if asked.svg is None else write_pictures(runs, asked.svg)
@@ -146,6 +156,9 @@ def _report(asked: Asked, runs: Mapping[str, Played], origin: str, wall_s: float
     console.print(f"cost of a step: {origin}")
     played = len(runs) * len(first.lives)
     console.print(f"{played:,} requests simulated in {wall_s:.1f} s, {played / wall_s:,.0f} a second")
+    if regret is not None:
+        console.print(heading(regret))
+        console.print(rich_table(regret))
     for path in pictures:
         console.print(f"wrote {path}")
 
