@@ -66,8 +66,8 @@ def test_one_admitted_counts_like_those_that_run() -> None:
     alone = Forecast(lives_of((10, 6)), GRIDS)
     room = Room((40, 1_000), 0, (0, 0))
     assert alone.fits(newcomer(12, 6), room)
-    assert not alone.plus(newcomer(12, 6)).fits(newcomer(12, 6), room)
-    assert alone.plus(newcomer(12, 6)).fits(newcomer(10, 2), room)
+    assert not alone.plus([newcomer(12, 6)]).fits(newcomer(12, 6), room)
+    assert alone.plus([newcomer(12, 6)]).fits(newcomer(10, 2), room)
 
 
 request = st.tuples(st.integers(1, 30), st.integers(0, 30))

@@ -184,7 +184,7 @@ EDITS = (
         "self.cache.layout.rows) - len",
         "self.cache.layout.rows) - 1 - len",
     ),
-    Edit("the lead has no place kept", 54, "planning:_secure_lead", "if _is_decode(lead):", "if True:"),
+    Edit("the lead has no place kept", 54, "planning:_secure_lead", "if is_decode(lead):", "if True:"),
     Edit(
         "the step may be longer than the budget",
         2,

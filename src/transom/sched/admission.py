@@ -1,5 +1,6 @@
 """Who is admitted: need over a life against room, and no prefix computed twice."""
 
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -7,7 +8,7 @@ import numpy as np
 from transom.kv.cache import Namespace, Offer
 from transom.kv.components import PageRule
 from transom.kv.room import Room
-from transom.sched.draft import Draft
+from transom.sched.draft import Draft, is_decode
 from transom.sched.forecast import Counts, Forecast, Life, forecast
 from transom.sched.intents import Admit
 from transom.sched.needs import PESSIMISM, added, pages_at
@@ -15,7 +16,7 @@ from transom.sched.outputs import OutputLengths
 from transom.sched.prefixes import Promises, Publisher
 from transom.sched.running import PROMPT
 from transom.sched.spans import Pages, chunk_end, fit_end, is_cut
-from transom.sched.states import Progress, Span, Waiting
+from transom.sched.states import Progress, Running, Span, Waiting
 
 PASSED_OVER = 2
 """Requests that do not fit before a plan stops looking for a smaller one. Each costs a look at the tree."""
@@ -60,19 +61,24 @@ class _Desk:
     outputs: OutputLengths = field(init=False)
     promises: Promises = field(init=False)
     admitted: list[Admit] = field(default_factory=list)
-    forecasts: dict[int, Forecast] = field(default_factory=dict)
-    """Of those that run and those admitted in this plan, by the factor on outputs."""
+    forecasts: dict[int, tuple[int, Forecast]] = field(default_factory=dict)
+    """By the factor on outputs, and of how many of those admitted."""
 
     def __post_init__(self) -> None:
         situation = self.draft.situation
         page, running = situation.cache.layout.page_size, situation.running
         self.known = np.array([state.progress.length for state in running], np.int64)
         self.outputs = situation.outputs.seeing(self.known - situation.columns[PROMPT])
-        computed = np.array([state.holding.computed for state in running], np.int64)
         self.promises = Promises(self.grids, situation.limits.prefix_gain_min)
-        for position in np.flatnonzero(computed // page < self.known // page):
-            state = running[int(position)]
+        for state in self._publishers(page, running):
             self._promise(state.holding.namespace, state.progress, state.holding.computed)
+
+    def _publishers(self, page: int, running: Sequence[Running]) -> Iterator[Running]:
+        """Those with a page of known tokens still to publish: in their prefill, or at a page's last token."""
+        yield from self.draft.prefills
+        for position in np.flatnonzero(self.known % page == 0).tolist():
+            if is_decode(running[position]):
+                yield running[position]
 
     @property
     def is_done(self) -> bool:
@@ -111,13 +117,16 @@ class _Desk:
     # ------------------------------------------------------------ over a life
 
     def _forecast(self, factor: int) -> Forecast:
-        if factor not in self.forecasts:
+        """Of those that run and those admitted; made when it is asked for, and then kept."""
+        seen, found = self.forecasts.get(factor, (0, None))
+        if found is None:
             situation = self.draft.situation
-            lives = forecast(situation.columns, self.known, self.grids, self.outputs, factor)
-            for intent in self.admitted:
-                lives = lives.plus(self._life(intent.waiting.progress, intent.offer, factor))
-            self.forecasts[factor] = lives
-        return self.forecasts[factor]
+            found = forecast(situation.columns, self.known, self.grids, self.outputs, factor)
+        if seen < len(self.admitted):
+            more = [self._life(i.waiting.progress, i.offer, factor) for i in self.admitted[seen:]]
+            found = found.plus(more)
+        self.forecasts[factor] = (len(self.admitted), found)
+        return found
 
     def _life(self, progress: Progress, offer: Offer, factor: int) -> Life:
         """What the request is expected to take if it begins with `offer`."""
@@ -154,8 +163,6 @@ class _Desk:
     def _admit(self, intent: Admit) -> None:
         progress = intent.waiting.progress
         self.admitted.append(intent)
-        for factor, lives in self.forecasts.items():
-            self.forecasts[factor] = lives.plus(self._life(progress, intent.offer, factor))
         self._promise(intent.namespace, progress, intent.span.start)
         self.draft.take(self._need(intent.offer, intent.span.end))
         self.draft.chunk(intent)

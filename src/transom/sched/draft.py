@@ -13,6 +13,11 @@ from transom.sched.states import Running, token_span
 from transom.values import RequestId
 
 
+def is_decode(running: Running) -> bool:
+    """Whether all but the last known token are computed."""
+    return running.holding.computed + 1 == running.progress.length
+
+
 @dataclass(slots=True)
 class Draft:
     """Owns the counters of a plan in the making. Mutable, lives no longer than the call."""
@@ -21,6 +26,8 @@ class Draft:
     budget: int = field(init=False)
     room: Room = field(init=False)
     spans: list[Continue | Admit] = field(default_factory=list)
+    prefills: list[Running] = field(default_factory=list)
+    """Running requests with more than one token to compute."""
     retracted: list[Running] = field(default_factory=list)
     gone: set[RequestId] = field(default_factory=set)
     parked: int = 0

@@ -50,14 +50,15 @@ class Lives:
     slides: Counts
     own: Counts
 
-    def plus(self, life: Life) -> "Lives":
-        """With one more, that holds nothing yet."""
+    def plus(self, more: Sequence[Life]) -> "Lives":
+        """With others, that hold nothing yet."""
+        nothing = np.zeros((len(self.own), len(more)), np.int64)
         return Lives(
-            np.append(self.known, life.known),
-            np.append(self.steps, life.steps),
-            np.column_stack([self.found, life.found]),
-            np.column_stack([self.slides, life.slides]),
-            np.column_stack([self.own, (0,) * len(life.found)]),
+            np.append(self.known, [life.known for life in more]),
+            np.append(self.steps, [life.steps for life in more]),
+            np.concatenate([self.found, np.array([life.found for life in more]).T], axis=1),
+            np.concatenate([self.slides, np.array([life.slides for life in more]).T], axis=1),
+            np.concatenate([self.own, nothing], axis=1),
         )
 
 
@@ -89,8 +90,8 @@ class Forecast:
         grown = -(-(life.known + times) // self._grids[0].page_size) - np.array(life.found)[:, None]
         return _covers(room, needs + np.where(self._rooted, grown, np.array(life.slides)[:, None]))
 
-    def plus(self, life: Life) -> "Forecast":
-        return Forecast(self._lives.plus(life), self._grids)
+    def plus(self, more: Sequence[Life]) -> "Forecast":
+        return Forecast(self._lives.plus(more), self._grids)
 
     def _need(self, first: Counts, at: Counts) -> Counts:
         """Pages taken at steps `at`, when of all in order of their end those from `first` on are still there.

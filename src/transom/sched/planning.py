@@ -8,7 +8,7 @@ senior running request. It, and every decode, may have juniors retracted; chunks
 from collections.abc import Sequence
 
 from transom.sched.admission import plan_admissions
-from transom.sched.draft import Draft
+from transom.sched.draft import Draft, is_decode
 from transom.sched.intents import Continue, Plan, Situation
 from transom.sched.pacing import Pace, pace_beside
 from transom.sched.spans import Pages, chunk_end, fit_end, is_cut
@@ -20,9 +20,10 @@ def plan(situation: Situation) -> Plan:
     draft = Draft(situation)
     withheld = int(situation.urgent is not None and situation.rows_free > 0 and draft.budget > 1)
     draft.budget -= withheld
-    prefills = _plan_decodes(draft, situation.running) if situation.running else []
+    if situation.running:
+        _plan_decodes(draft, situation.running)
     draft.pace = _pace(draft)
-    _plan_chunks(draft, prefills)
+    _plan_chunks(draft)
     draft.budget += withheld
     if not draft.parked and not draft.retracted:  # who lacks a page now comes before who has none
         plan_admissions(draft)
@@ -38,12 +39,8 @@ def _pace(draft: Draft) -> Pace | None:
     return pace_beside(decodes, draft.situation.cost, target, draft.situation.cache.layout.page_size)
 
 
-def _is_decode(running: Running) -> bool:
-    return running.holding.computed + 1 == running.progress.length
-
-
-def _plan_decodes(draft: Draft, running: Sequence[Running]) -> list[Running]:
-    """Plans every decode; returns the requests still in their prefill."""
+def _plan_decodes(draft: Draft, running: Sequence[Running]) -> None:
+    """Plans every decode; the others are still in their prefill."""
     reserve = _secure_lead(draft, running[0])
     prefills: list[Running] = []
     plenty = draft.room.covers((len(running),) * len(draft.room.pages))
@@ -67,7 +64,7 @@ def _plan_decodes(draft: Draft, running: Sequence[Running]) -> list[Running]:
     if reserve is not None:
         draft.budget += 1
         draft.give(reserve)
-    return [state for state in prefills if state.progress.id not in draft.gone]
+    draft.prefills = [state for state in prefills if state.progress.id not in draft.gone]
 
 
 def _growth_by_one(draft: Draft, decodes: Sequence[Running]) -> Pages:
@@ -77,7 +74,7 @@ def _growth_by_one(draft: Draft, decodes: Sequence[Running]) -> Pages:
 
 def _secure_lead(draft: Draft, lead: Running) -> Pages | None:
     """Sets aside one token of budget, and its page, for the chunk of a lead in its prefill."""
-    if _is_decode(lead):
+    if is_decode(lead):
         return None
     need = draft.growth(lead, lead.holding.computed + 1)
     if not draft.make_room(need, 0):
@@ -97,8 +94,8 @@ def _has_page(draft: Draft, running: Running, position: int) -> bool:
     return True
 
 
-def _plan_chunks(draft: Draft, prefills: Sequence[Running]) -> None:
-    for running in prefills:
+def _plan_chunks(draft: Draft) -> None:
+    for running in draft.prefills:
         budget = draft.chunk_budget(running.holding.computed)
         if budget == 0:
             return
