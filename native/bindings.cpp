@@ -243,6 +243,28 @@ void choose(handle logits, handle temperature, handle top_k, handle top_p, handl
     });
 }
 
+void score(handle logits, handle tokens, handle logprobs, handle top_tokens, handle top_logprobs) {
+    const Array<float> x(logits, "logits", 2), to_logprobs(logprobs, "logprobs", 1, true),
+        to_top_logprobs(top_logprobs, "top_logprobs", 2, true);
+    const Array<int32_t> ids(tokens, "tokens", 1), to_top(top_tokens, "top_tokens", 2, true);
+    const int64_t rows = x.dim(0), vocabulary = x.dim(1), top = to_top.dim(1);
+    if (vocabulary < 1 || vocabulary > INT32_MAX) complain("logits", "rows must not be empty");
+    if (top > vocabulary) complain("top_tokens", "has more columns than there are tokens");
+    ids.expect(0, rows);
+    to_logprobs.expect(0, rows);
+    to_top.expect(0, rows);
+    to_top_logprobs.expect(0, rows);
+    to_top_logprobs.expect(1, top);
+    for (int64_t i = 0; i < rows; ++i) {
+        if (ids.at()[i] < 0 || ids.at()[i] >= vocabulary) complain("tokens", "hold an id that is none");
+    }
+    Free free;
+    parallel(rows, [&](int64_t i) {
+        to_logprobs.at()[i] = score_row(x.at() + i * vocabulary, vocabulary, ids.at()[i], top,
+                                        to_top.at() + i * top, to_top_logprobs.at() + i * top);
+    });
+}
+
 void copy_pages(handle pages, handle table, int64_t page_size, int64_t source, int64_t target,
                 int64_t tokens) {
     const PagesArgument kv(pages, table, page_size, 0, true);
@@ -295,6 +317,7 @@ void register_kernels(nb::module_& m) {
     m.def("attention", attention, nb::arg(), nb::arg(), nb::arg(), nb::arg(), nb::arg(), nb::arg(), nb::arg(),
           nb::arg(), nb::arg(), nb::arg(), nb::arg(), nb::arg(), nb::arg(), nb::arg(), none, nb::arg());
     m.def("choose", choose);
+    m.def("score", score);
     m.def("copy_pages", copy_pages);
     m.def("uniform", uniform, "The number that chooses the token at a position, of (seed, position).");
     m.def("threads", threads, "Threads that kernels use, the caller's included.");

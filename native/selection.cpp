@@ -31,6 +31,11 @@ double log64(double z) {
     return exponent * 0.6931471805599453 + 2 * (s * p);
 }
 
+float logprob(float logit, float max, double whole) {
+    const float shifted = logit - max;
+    return static_cast<float>(static_cast<double>(shifted) - log64(whole));
+}
+
 // Bits that order like the float, descending; -0 and +0 are one.
 uint32_t descending(float x) {
     x += 0.0f;
@@ -222,8 +227,27 @@ Chosen choose_row(const float* logits, int64_t n, const Choice& how) {
     if (!std::isfinite(max)) return {0, std::numeric_limits<float>::quiet_NaN()};
     const double whole = kernels().sum_exp(logits, n, max, 1.0f);
     if (how.temperature != 0) token = draw_row(logits, n, max, how);
-    const float shifted = logits[token] - max;
-    return {token, static_cast<float>(static_cast<double>(shifted) - log64(whole))};
+    return {token, logprob(logits[token], max, whole)};
+}
+
+float score_row(const float* logits, int64_t n, int32_t token, int64_t top, int32_t* top_tokens,
+                float* top_logprobs) {
+    float max;
+    int32_t first;
+    kernels().highest(logits, n, &max, &first);
+    if (!std::isfinite(max)) {
+        const float lost = std::numeric_limits<float>::quiet_NaN();
+        std::fill_n(top_tokens, top, 0);
+        std::fill_n(top_logprobs, top, lost);
+        return lost;
+    }
+    const double whole = kernels().sum_exp(logits, n, max, 1.0f);
+    Walk walk(logits, n, max, 1.0f);
+    for (int64_t i = 0; i < top; ++i) {
+        top_tokens[i] = walk.next()->id;
+        top_logprobs[i] = logprob(logits[top_tokens[i]], max, whole);
+    }
+    return logprob(logits[token], max, whole);
 }
 
 }  // namespace transom

@@ -4,8 +4,8 @@
   python tools/mutants.py NAME ...     these
   python tools/mutants.py --docs FILE  all, and the table into that page's section
 
-Each runs in a copy of the tree, under a limit of CPU time, lest a busy machine seem to notice; a test that hangs
-has noticed too.
+Each runs in a copy of the tree, under a limit of CPU time, lest a busy machine seem to notice; a test that
+hangs has noticed too.
 """
 
 import argparse

@@ -136,10 +136,22 @@ MUTANTS = (
     ),
     # ------------------------------------------------------------ admission
     Mutant(
+        "scores-of-what-was-found",
+        "begin.py",
+        "last if latest is None else min(last, latest)",
+        "last",
+    ),
+    Mutant(
+        "snapshot-never-written",
+        "snapshots.py",
+        "self.tree.vacate(node, each.copy.component, [index])",
+        "pass",
+    ),
+    Mutant(
         "nothing-left-to-compute",
         "begin.py",
-        "best_hit(cache.tree, cache.grids, namespace, as_key(tokens, len(tokens) - 1))",
-        "best_hit(cache.tree, cache.grids, namespace, as_key(tokens, len(tokens)))",
+        "last = max(0, len(tokens) - 1)",
+        "last = len(tokens)",
     ),
     Mutant(
         "salts-meet", "cache.py", "Namespace(self.epoch, salt, request", 'Namespace(self.epoch, "", request'
@@ -476,7 +488,7 @@ MUTANTS = (
     Mutant(
         "idle-miscounted",
         "pool.py",
-        "            self.idle -= len(index) - count_nonzero(state - _TREE)",
+        "            self.idle -= len(index) - int(count_nonzero(state - _TREE))",
         "            self.idle -= len(index)",
     ),
     Mutant("give-not-undone", "pool.py", "        self._journal.log(self._pop, index, owner)\n", ""),

@@ -90,6 +90,9 @@ def choose(
     logprobs: _Array,
     /,
 ) -> None: ...
+def score(
+    logits: _Array, tokens: _Array, logprobs: _Array, top_tokens: _Array, top_logprobs: _Array, /
+) -> None: ...
 def copy_pages(
     pages: _Array, table: _Array, page_size: int, source: int, target: int, tokens: int, /
 ) -> None: ...

@@ -14,6 +14,7 @@ from transom.commands import (
     fuzz_kv,
     generate,
     models,
+    run_batch,
     serve,
     simulate,
     story,
@@ -24,7 +25,19 @@ from transom.errors import TransomError
 
 INTERRUPTED = 130
 
-COMMANDS = (serve, chat, generate, models, doctor, export_tokenizer, simulate, bench, story, fuzz_kv)
+COMMANDS = (
+    serve,
+    chat,
+    generate,
+    run_batch,
+    models,
+    doctor,
+    export_tokenizer,
+    simulate,
+    bench,
+    story,
+    fuzz_kv,
+)
 """In the order in which help lists them. Importing one costs nothing; running it may."""
 
 

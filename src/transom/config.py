@@ -8,6 +8,7 @@ from transom.errors import ConfigError
 
 KV_DTYPES = ("float16", "float32")
 CACHE_POLICIES = ("value", "lru", "lfu", "fifo", "priority")
+SCHEDULE_POLICIES = ("lpm", "fcfs", "srpt", "priority")
 LOG_LEVELS = ("debug", "info", "warning", "error")
 LOG_FORMATS = ("text", "json")
 
@@ -41,6 +42,9 @@ class EngineConfig:
     paranoid: bool = False
     kv_dtype: str = "float16"
     cache_policy: str = "value"
+    schedule_policy: str = "lpm"
+    target_itl_ms: float | None = None
+    """What a step that answers wait for should take at most; None: steps have their full size."""
 
     def __post_init__(self) -> None:
         _within("--page-size", self.page_size, 1, 4096)
@@ -54,6 +58,11 @@ class EngineConfig:
             raise ConfigError(f"--swa-full-tokens-ratio is {ratio:g}; it must be above 0 and at most 1")
         _one_of("--kv-dtype", self.kv_dtype, KV_DTYPES)
         _one_of("--cache-policy", self.cache_policy, CACHE_POLICIES)
+        _one_of("--schedule-policy", self.schedule_policy, SCHEDULE_POLICIES)
+        if self.target_itl_ms is not None and not 0 < self.target_itl_ms <= 3_600_000:
+            raise ConfigError(
+                f"--target-itl-ms is {self.target_itl_ms:g}; it must be above 0 and at most 3600000"
+            )
         if self.kv_bytes is not None and self.max_total_tokens is not None:
             raise ConfigError("--kv-bytes and --max-total-tokens both size the KV pools; give one of them")
 

@@ -28,6 +28,7 @@ from transom.values import (
     Ended,
     Event,
     FinishReason,
+    PromptScored,
     Request,
     RequestId,
     Sampling,
@@ -220,9 +221,13 @@ class _Output:
 
     def hear(self, event: Event) -> Piece | None:
         """What the caller gains by it. TransomError if the engine gave up."""
-        if isinstance(event, Ended):
-            return self._end(event)
-        return None if self.stopped else self._token(event)
+        match event:
+            case Ended():
+                return self._end(event)
+            case TokenChosen():
+                return None if self.stopped else self._token(event)
+            case PromptScored():
+                return None
 
     def _token(self, event: TokenChosen) -> Piece:
         self._tokens += 1

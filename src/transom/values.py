@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import NewType, Protocol
+from typing import NamedTuple, NewType, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -132,7 +132,51 @@ class FinishReason(StrEnum):
     STOP = "stop"
     LENGTH = "length"
     ABORT = "abort"
+    DEADLINE = "deadline"
     ERROR = "error"
+
+
+class PauseMode(StrEnum):
+    """What becomes of those who run: they keep their pages, wait without any, or end."""
+
+    IN_PLACE = "in_place"
+    RETRACT = "retract"
+    ABORT = "abort"
+
+
+class UpdateMode(StrEnum):
+    """What becomes of those who run when weights change: they finish first, are computed anew, or end."""
+
+    DRAIN = "drain"
+    RETRACT = "retract"
+    ABORT = "abort"
+
+
+@dataclass(frozen=True, slots=True)
+class Logprobs:
+    """Log-probabilities wanted beside those of the tokens chosen.
+
+    top         of so many most probable tokens, at each output and at each prompt token that is asked for
+    prompt_from of the prompt's tokens from this position on; None for none. The first token has none.
+    """
+
+    top: int = 0
+    prompt_from: int | None = None
+
+    def __post_init__(self) -> None:
+        assert self.top >= 0 and (self.prompt_from is None or self.prompt_from >= 0), self
+
+
+NO_LOGPROBS = Logprobs()
+"""Those of the tokens chosen are always told."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sibling:
+    """One more output for the same prompt, with an id and a choice of its own."""
+
+    id: RequestId
+    sampling: Sampling
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,7 +184,8 @@ class Request:
     """What a client asked for, checked and tokenized.
 
     `salt` keeps prefixes apart: requests with different ones share nothing. `tenant` is who asks, for fair
-    shares. `deadline` is in seconds of the clock that turns are told.
+    shares. `deadline` is in seconds of the clock that turns are told. `siblings` are further outputs of one
+    computation of the prompt; each has its own events.
     """
 
     id: RequestId
@@ -152,6 +197,8 @@ class Request:
     salt: str = ""
     tenant: str = ""
     deadline: float | None = None
+    logprobs: Logprobs = NO_LOGPROBS
+    siblings: tuple[Sibling, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,12 +211,37 @@ class Usage:
 
 
 @dataclass(frozen=True, slots=True)
-class TokenChosen:
+class Alternative:
+    """One of the most probable tokens at a position, the most probable first."""
+
+    token: int
+    logprob: float
+
+
+class Choice(NamedTuple):
+    """A token, chosen or given. `logprob` is of the model's distribution, before temperature."""
+
+    token: int
+    logprob: float
+    top: tuple[Alternative, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class PromptScored:
+    """What the model says of the prompt's tokens from position `first` on. Comes before any output."""
+
+    request: RequestId
+    first: int
+    scores: tuple[Choice, ...]
+
+
+class TokenChosen(NamedTuple):
     """One more output token of a request. `logprob` is of the model's distribution, before temperature."""
 
     request: RequestId
     token: int
     logprob: float
+    top: tuple[Alternative, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,10 +253,10 @@ class Ended:
     usage: Usage
     message: str = ""
     queue_seconds: float = 0.0
-    """How long it waited for its first step, where somebody has a clock (`engine/waits.py`)."""
+    """How long it waited for its first step, or for its end if it never had one."""
 
 
-Event = TokenChosen | Ended
+Event = TokenChosen | Ended | PromptScored
 
 
 # ---------------------------------------------------------------- steps: scheduler to runner and back
@@ -212,10 +284,27 @@ class Discard:
 
 
 @dataclass(frozen=True, slots=True)
-class SpanWork:
+class Scoring:
+    """The logits at positions from `start` on say how probable `tokens` were, each the token after it."""
+
+    start: int
+    tokens: Tokens
+
+    def __post_init__(self) -> None:
+        assert len(self.tokens) > 0, self
+
+    @property
+    def end(self) -> int:
+        return self.start + len(self.tokens)
+
+
+class SpanWork(NamedTuple):
     """Compute `tokens` at positions `[start, start + len(tokens))` of row `row`.
 
-    `sampling` is None when no logits are wanted; otherwise the token after the last is chosen.
+    A tuple, as hundreds are made for a step; a step checks its spans.
+
+    `sampling` is None when no token is to be chosen; otherwise the one after the last is, and once more for
+    each of `siblings`, from the same logits. `top` alternatives are told with each token chosen or scored.
     `clip` is the first position that components which slide may read. Of the others, keys and values of the
     tokens before `store_from` exist, and are not stored again.
     """
@@ -227,10 +316,9 @@ class SpanWork:
     sampling: Sampling | None
     clip: int = 0
     store_from: int = 0
-
-    def __post_init__(self) -> None:
-        assert self.start >= 0 and len(self.tokens) > 0, (self.start, len(self.tokens))
-        assert 0 <= self.clip <= self.start, (self.clip, self.start)
+    siblings: tuple[Sampling, ...] = ()
+    scoring: Scoring | None = None
+    top: int = 0
 
     @property
     def end(self) -> int:
@@ -247,20 +335,25 @@ class StepWork:
 
     def __post_init__(self) -> None:
         assert self.spans, "a step computes something"
-
-
-@dataclass(frozen=True, slots=True)
-class Choice:
-    token: int
-    logprob: float
+        for span in self.spans:
+            assert 0 <= span.clip <= span.start and len(span.tokens), span
+            assert span.sampling is not None or not span.siblings, span
+            scoring = span.scoring
+            assert scoring is None or span.start <= scoring.start < scoring.end <= span.end, span
 
 
 @dataclass(frozen=True, slots=True)
 class StepResult:
-    """One entry per span of the step, None where no logits were wanted. `seconds` is what it took."""
+    """One choice per span of the step, None where none was wanted. `seconds` is what it took.
+
+    `siblings` and `scores` have an entry per span too, one choice for each that the span asked for; they may
+    be left out where no span asked.
+    """
 
     choices: tuple[Choice | None, ...]
     seconds: float = 0.0
+    siblings: tuple[tuple[Choice, ...], ...] = ()
+    scores: tuple[tuple[Choice, ...], ...] = ()
 
 
 class Runner(Protocol):

@@ -7,7 +7,7 @@ numbers. `engine/channel.py` carries them; its end, in either direction, says st
 import msgspec
 
 from transom.config import EngineConfig, LogConfig
-from transom.values import FinishReason, Sampling, Usage
+from transom.values import NO_LOGPROBS, FinishReason, Logprobs, PauseMode, Sampling, UpdateMode, Usage
 
 
 class Launch(msgspec.Struct, tag=True, frozen=True, array_like=True):
@@ -18,7 +18,11 @@ class Launch(msgspec.Struct, tag=True, frozen=True, array_like=True):
 
 
 class Submit(msgspec.Struct, tag=True, frozen=True, array_like=True):
-    """A checked, tokenized request. `prompt` is int32, little endian."""
+    """A checked, tokenized request. `prompt` is int32, little endian.
+
+    Further outputs, one for each of `siblings`, have the numbers that follow `id`. `deadline` is of the
+    monotonic clock, which both processes read alike.
+    """
 
     id: int
     prompt: bytes
@@ -27,6 +31,10 @@ class Submit(msgspec.Struct, tag=True, frozen=True, array_like=True):
     sampling: Sampling
     priority: int = 0
     salt: str = ""
+    siblings: tuple[Sampling, ...] = ()
+    logprobs: Logprobs = NO_LOGPROBS
+    deadline: float | None = None
+    tenant: str = ""
 
 
 class Abort(msgspec.Struct, tag=True, frozen=True, array_like=True):
@@ -35,13 +43,47 @@ class Abort(msgspec.Struct, tag=True, frozen=True, array_like=True):
     id: int
 
 
-class Flush(msgspec.Struct, tag=True, frozen=True, array_like=True):
-    """Forget all cached prefixes; running requests go on."""
+class AbortAll(msgspec.Struct, tag=True, frozen=True, array_like=True):
+    """End every request there is. Answered by Done."""
 
     id: int
 
 
-Command = Submit | Abort | Flush
+class Flush(msgspec.Struct, tag=True, frozen=True, array_like=True):
+    """Forget all cached prefixes; running requests go on. Answered by Done."""
+
+    id: int
+
+
+class Pause(msgspec.Struct, tag=True, frozen=True, array_like=True):
+    """No steps until Resume. Answered by Done."""
+
+    id: int
+    mode: PauseMode
+
+
+class Resume(msgspec.Struct, tag=True, frozen=True, array_like=True):
+    """Answered by Done."""
+
+    id: int
+
+
+class UpdateWeights(msgspec.Struct, tag=True, frozen=True, array_like=True):
+    """Other weights, from the file `source`. Answered by Done when they serve, or are refused."""
+
+    id: int
+    source: str
+    mode: UpdateMode
+
+
+class Drain(msgspec.Struct, tag=True, frozen=True, array_like=True):
+    """Take no more requests. Answered by Done when nothing is left."""
+
+    id: int
+
+
+Answered = AbortAll | Flush | Pause | Resume | UpdateWeights | Drain
+Command = Submit | Abort | Answered
 ToEngine = Launch | Command
 
 
@@ -82,9 +124,21 @@ class Failed(msgspec.Struct, tag=True, frozen=True, array_like=True):
 
 
 class TokenOut(msgspec.Struct, frozen=True, array_like=True):
+    """One more token of an output. `top`: the most probable tokens at its place, with their logprobs."""
+
     id: int
     token: int
     logprob: float
+    top: tuple[tuple[int, float], ...] = ()
+
+
+class ScoreOut(msgspec.Struct, frozen=True, array_like=True):
+    """One more token of a prompt whose log-probabilities were asked for, in order, before any output."""
+
+    id: int
+    token: int
+    logprob: float
+    top: tuple[tuple[int, float], ...] = ()
 
 
 class EndOut(msgspec.Struct, frozen=True, array_like=True):
@@ -124,21 +178,40 @@ class Stats(msgspec.Struct, frozen=True, array_like=True):
     retractions: int
     steps: int
     components: tuple[ComponentUse, ...]
+    spans: int = 0
+    repaired_tokens: int = 0
+    recomputed_tokens: int = 0
+    admissions: int = 0
+    queue_seconds: float = 0.0
+    aborted: int = 0
+    expired: int = 0
+    forks: int = 0
+    forks_put_off: int = 0
+    deferred_spans: int = 0
+    failed_steps: int = 0
+    idle: dict[str, int] = {}
+    """Turns without a step, by reason."""
 
 
 class StepOut(msgspec.Struct, tag=True, frozen=True, array_like=True):
-    """What one step of the engine produced, in order: tokens, then ends."""
+    """What one step of the engine produced, in order: scores, then tokens, then ends."""
 
     tokens: tuple[TokenOut, ...]
     ends: tuple[EndOut, ...]
     stats: Stats
+    scores: tuple[ScoreOut, ...] = ()
 
 
-class Flushed(msgspec.Struct, tag=True, frozen=True, array_like=True):
+class Done(msgspec.Struct, tag=True, frozen=True, array_like=True):
+    """A command is carried out; or refused, if there is a `message`, with `code` and `param`."""
+
     id: int
+    message: str = ""
+    code: str | None = None
+    param: str | None = None
 
 
-FromEngine = Ready | Failed | StepOut | Flushed
+FromEngine = Ready | Failed | StepOut | Done
 
 encode = msgspec.msgpack.Encoder().encode
 decode_to_engine = msgspec.msgpack.Decoder(ToEngine).decode

@@ -14,17 +14,31 @@ file `open`, and what that says is the model that they are.
 import os
 import sys
 import threading
+import time
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from transom import wire
 from transom.config import EngineConfig
 from transom.engine import process
-from transom.errors import ModelFileError, RequestTooLarge
+from transom.errors import BadRequest, ModelFileError, RequestTooLarge
 from transom.sched import turn as sched
+from transom.sched.commands import Done
 from transom.sched.states import Idle, IdleReason
-from transom.values import Ended, Event, FinishReason, Request, RequestId, TokenChosen, Usage
+from transom.values import (
+    Alternative,
+    Choice,
+    Ended,
+    Event,
+    FinishReason,
+    PauseMode,
+    PromptScored,
+    Request,
+    RequestId,
+    TokenChosen,
+    Usage,
+)
 
 CONTEXT = 512
 POOL_TOKENS = 1024
@@ -49,29 +63,61 @@ class Echo:
         return Usage(len(self.request.prompt), self.made, self.cached)
 
 
+def alternatives(request: Request) -> tuple[Alternative, ...]:
+    """A, B, C, ... ever less probable."""
+    return tuple(Alternative(ord("A") + n, -1.0 - n) for n in range(request.logprobs.top))
+
+
 class FakeSteps:
     def __init__(self) -> None:
         self.running: dict[RequestId, Echo] = {}
         self.seen: set[bytes] = set()
+        self.paused: PauseMode | None = None
+        self.drain: int | None = None
+        self.updates: list[str] = []
         self.finished = self.prompt_tokens = self.cached_tokens = self.generated = self.steps = 0
 
     def turn(self, commands: Sequence[sched.Command]) -> sched.Turn:
         events: list[Event] = []
         rejected: list[sched.Rejected] = []
+        done: list[Done] = []
         for command in commands:
             match command:
                 case sched.Submit(request):
                     self._submit(request, rejected)
                 case sched.Abort(number):
                     events += self._end(number, FinishReason.ABORT) if number in self.running else ()
+                case sched.AbortAll():
+                    for number in list(self.running):
+                        events += self._end(number, FinishReason.ABORT)
                 case sched.Flush():
                     self.seen.clear()
+                case sched.Pause(mode):
+                    self.paused = mode
+                case sched.Resume():
+                    self.paused = None
+                case sched.Drain(number):
+                    self.drain = number
+                case sched.UpdateWeights(number, source, mode):
+                    if source == "missing":
+                        error = BadRequest("there is no file missing", param="model_path")
+                        done.append(sched.WeightsRefused(number, error))
+                    else:
+                        self.updates.append(f"{mode} {source}")
+                        done.append(sched.WeightsUpdated(number, len(self.updates)))
+        if self.paused is not None:
+            return sched.Turn(tuple(events), Idle(IdleReason.PAUSED), tuple(rejected), None, tuple(done))
         before = len(events)
+        for number, echo in list(self.running.items()):
+            if echo.request.deadline is not None and echo.request.deadline <= time.monotonic():
+                events += self._end(number, FinishReason.DEADLINE)
         for echo in list(self.running.values()):
             events += self._step(echo)
         self.steps += 1
         idle = None if len(events) > before else Idle(IdleReason.NO_WORK)
-        return sched.Turn(tuple(events), idle, tuple(rejected))
+        if self.drain is not None and not self.running:
+            done.append(sched.Drained(self.drain))
+        return sched.Turn(tuple(events), idle, tuple(rejected), None, tuple(done))
 
     def stats(self) -> wire.Stats:
         used = sum(len(echo.request.prompt) + echo.made for echo in self.running.values())
@@ -96,7 +142,8 @@ class FakeSteps:
             rejected.append(sched.Rejected(request.id, RequestTooLarge("no pool holds it")))
             return
         self.seen.add(key)
-        self.running[request.id] = echo
+        for number in (request.id, *(sibling.id for sibling in request.siblings)):
+            self.running[number] = Echo(replace(request, id=number), echo.cached)
         self.prompt_tokens += len(request.prompt)
         self.cached_tokens += echo.cached
 
@@ -110,15 +157,28 @@ class FakeSteps:
                 os._exit(7)
         if echo.made == 1 and echo.says(b"FAIL"):
             return self._end(echo.request.id, FinishReason.ERROR, "its step failed")
+        scored = self._scored(echo) if echo.made == 0 else []
+        if echo.request.max_tokens == 0:
+            return [*scored, *self._end(echo.request.id, FinishReason.LENGTH)]
         token = echo.echoed[echo.made % len(echo.echoed)]
         echo.made += 1
         self.generated += 1
-        chosen = TokenChosen(echo.request.id, token, -0.5)
+        chosen = TokenChosen(echo.request.id, token, -0.5, alternatives(echo.request))
         if token in echo.request.stop_ids:
-            return [chosen, *self._end(echo.request.id, FinishReason.STOP)]
+            return [*scored, chosen, *self._end(echo.request.id, FinishReason.STOP)]
         if echo.made == echo.request.max_tokens:
-            return [chosen, *self._end(echo.request.id, FinishReason.LENGTH)]
-        return [chosen]
+            return [*scored, chosen, *self._end(echo.request.id, FinishReason.LENGTH)]
+        return [*scored, chosen]
+
+    def _scored(self, echo: Echo) -> list[Event]:
+        """A token's log-probability says its position; siblings are told nothing."""
+        request = echo.request
+        first = request.logprobs.prompt_from
+        if first is None or any(sibling.id == request.id for sibling in request.siblings):
+            return []
+        tokens = [int(token) for token in request.prompt[max(1, first) :]]
+        scores = [Choice(t, -float(n), alternatives(request)) for n, t in enumerate(tokens, max(1, first))]
+        return [PromptScored(request.id, max(1, first), tuple(scores))]
 
     def _end(self, number: RequestId, reason: FinishReason, message: str = "") -> list[Event]:
         self.finished += 1

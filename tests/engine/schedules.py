@@ -8,42 +8,57 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from transom.config import EngineConfig
-from transom.engine.batch import choices
+from transom.engine.batch import chosen_from
 from transom.engine.engine import Engine
 from transom.engine.runner import ModelRunner
-from transom.models.decoder import Batch, forward
+from transom.models.decoder import Batch, forward, head
 from transom.models.spec import Model
 from transom.ops.protocol import F32, Ops, SpanRows
+from transom.ops.reference import ReferenceOps
 from transom.ops.store import KVStore, KVType
+from transom.sched.submission import outputs_of
 from transom.sched.turn import Abort, Command, Submit, turn
-from transom.values import Choice, Ended, Request, RequestId, Sampling, StepResult, StepWork, TokenChosen
+from transom.values import (
+    Choice,
+    Ended,
+    Event,
+    FinishReason,
+    PromptScored,
+    Request,
+    RequestId,
+    Sampling,
+    StepResult,
+    StepWork,
+    TokenChosen,
+)
 
 TURNS_MAX = 5000
 OUTPUTS_MAX = 96
 
 
 class RecordingRunner:
-    """Runs the model; keeps, by request and position, digests of the logits it chose from. Mutable."""
+    """Runs the model; keeps, by request and position, digests of the logits it chose from. Mutable.
+
+    Siblings are known by their seeds: see `random_requests`. Log-probabilities of prompts are kept too.
+    """
 
     def __init__(self, ops: Ops, runner: ModelRunner) -> None:
         self._ops = ops
         self._runner = runner
         self.digests: dict[tuple[RequestId, int], bytes] = {}
         self.spans: list[tuple[RequestId, int, int]] = []
+        self.by_seed: dict[int, RequestId] = {}
 
     def run(self, work: StepWork) -> StepResult:
-        rows = self._runner.logits(work)
+        rows = self._runner.hidden(work)
+        chosen = head(self._ops, self._runner.model, rows[chosen_from(work)])
         sampling = [span for span in work.spans if span.sampling is not None]
         self.spans += [(span.request, span.start, span.end) for span in work.spans]
-        for span, row in zip(sampling, rows, strict=True):
-            key = (span.request, span.end)
-            assert key not in self.digests, f"{key} was chosen twice"
-            self.digests[key] = digest(row)
-        if not sampling:
-            return StepResult((None,) * len(work.spans))
-        tokens, logprobs = self._ops.choose(rows, choices(work))
-        chosen = iter(map(Choice, tokens.tolist(), logprobs.tolist()))
-        return StepResult(tuple(None if span.sampling is None else next(chosen) for span in work.spans))
+        for span, row in zip(sampling, chosen, strict=True):
+            for output in (span.request, *(self.by_seed[how.seed] for how in span.siblings)):
+                assert (output, span.end) not in self.digests, f"{(output, span.end)} was chosen twice"
+                self.digests[output, span.end] = digest(row)
+        return self._runner.results(work, rows)
 
 
 def digest(row: F32) -> bytes:
@@ -57,24 +72,43 @@ class Played:
 
     outputs: dict[RequestId, list[int]] = field(default_factory=dict)
     ended: dict[RequestId, Ended] = field(default_factory=dict)
+    scores: dict[RequestId, list[Choice]] = field(default_factory=dict)
 
-    def hear(self, event: TokenChosen | Ended) -> None:
+    def hear(self, event: Event) -> None:
         assert event.request not in self.ended, f"{event} after {self.ended[event.request]}"
-        if isinstance(event, Ended):
-            self.ended[event.request] = event
-        else:
-            self.outputs.setdefault(event.request, []).append(event.token)
+        match event:
+            case Ended():
+                self.ended[event.request] = event
+            case TokenChosen():
+                self.outputs.setdefault(event.request, []).append(event.token)
+            case PromptScored():
+                self.scores.setdefault(event.request, []).extend(event.scores)
+
+
+class SameWeights:
+    """An update that brings what was there."""
+
+    def check(self, source: str) -> None:
+        pass
+
+    def load(self, source: str) -> None:
+        pass
 
 
 def play(engine: Engine, runner: RecordingRunner, arrivals: Sequence[tuple[int, Command]]) -> Played:
-    """Gives each command at its turn, and goes on until every request has ended; checks all invariants."""
+    """Gives each command at its turn, and goes on until every request has ended; checks all invariants.
+
+    The clock counts turns.
+    """
     played = Played()
     pending = sorted(arrivals, key=lambda arrival: arrival[0])
-    wanted = {command.request.id for _, command in pending if isinstance(command, Submit)}
+    submitted = [command.request for _, command in pending if isinstance(command, Submit)]
+    wanted = {output.id for request in submitted for output in outputs_of(request)}
+    runner.by_seed = {sibling.sampling.seed: sibling.id for r in submitted for sibling in r.siblings}
     for number in range(TURNS_MAX):
         due = [command for at, command in pending if at <= number]
         pending = [(at, command) for at, command in pending if at > number]
-        outcome = turn(engine.scheduler, due, runner)
+        outcome = turn(engine.scheduler, due, runner, float(number), SameWeights())
         assert outcome.failure is None, outcome.failure
         assert not outcome.rejected, outcome.rejected
         engine.cache.check()
@@ -108,9 +142,12 @@ def cold_logits(
 def assert_equal_to_cold(
     ops: Ops, model: Model, requests: Sequence[Request], played: Played, runner: RecordingRunner
 ) -> None:
-    """Every row of logits the schedule chose from has the bits of the cold run."""
-    for request in requests:
-        outputs = played.outputs.get(request.id, [])
+    """Every row of logits the schedule chose from has the bits of the cold run; so has every score."""
+    for request in (output for asked in requests for output in outputs_of(asked)):
+        outputs, end = played.outputs.get(request.id, []), played.ended[request.id]
+        scores = played.scores.get(request.id, [])
+        if outputs or scores or end.reason is FinishReason.LENGTH:
+            assert_scores_equal_cold(ops, model, request, scores, cut=not outputs and scores != [])
         if not outputs:
             continue
         tokens = [*request.prompt.tolist(), *outputs[:-1]]
@@ -118,6 +155,27 @@ def assert_equal_to_cold(
         for number in range(len(outputs)):
             position = len(request.prompt) + number
             assert runner.digests[request.id, position] == digest(cold[number]), (request.id, position)
+
+
+def assert_scores_equal_cold(
+    ops: Ops, model: Model, request: Request, scores: Sequence[Choice], *, cut: bool = False
+) -> None:
+    """Log-probabilities of the prompt, and of alternatives: to the bit, as numpy has them.
+
+    Of all its tokens, or `cut`: of those told before it ended without an output.
+    """
+    first, top = request.logprobs.prompt_from, request.logprobs.top
+    if first is None:
+        assert not scores
+        return
+    prompt = request.prompt[max(1, first) :]
+    prompt = prompt[: len(scores)] if cut else prompt
+    rows = cold_logits(ops, model, request.prompt.tolist(), max(1, first))[: len(prompt)]
+    logprobs, best, best_logprobs = ReferenceOps().score(rows, prompt, top)
+    assert [score.token for score in scores] == prompt.tolist()
+    assert [score.logprob for score in scores] == logprobs.tolist()
+    assert [[a.token for a in score.top] for score in scores] == best.tolist()
+    assert [[a.logprob for a in score.top] for score in scores] == best_logprobs.tolist()
 
 
 def random_requests(rng: random.Random, count: int, vocabulary: int, longest: int) -> list[Request]:

@@ -39,8 +39,8 @@ def abort(number: int) -> bytes:
     return wire.encode(wire.Abort(number))
 
 
-def flushed(number: int) -> wire.Flushed:
-    return wire.Flushed(number)
+def flushed(number: int) -> wire.Done:
+    return wire.Done(number)
 
 
 def test_a_stream_cut_anywhere_gives_the_same_bodies() -> None:

@@ -23,7 +23,7 @@ from transom.config import EngineConfig
 from transom.engine.client import EngineClient, Prompt, Replies
 from transom.errors import EngineDied, TransomError
 from transom.values import FinishReason, Sampling
-from transom.wire import EndOut, TokenOut
+from transom.wire import EndOut
 
 COMMAND = (sys.executable, str(Path(__file__).with_name("fake_engine.py")))
 DEADLINE_SECONDS = 30
@@ -59,10 +59,10 @@ async def collect(replies: Replies, count: int) -> tuple[dict[int, list[int]], d
     ends: dict[int, EndOut] = {}
     while len(ends) < count:
         for reply in await replies.take():
-            if isinstance(reply, TokenOut):
-                tokens.setdefault(reply.id, []).append(reply.token)
-            else:
+            if isinstance(reply, EndOut):
                 ends[reply.id] = reply
+            else:
+                tokens.setdefault(reply.id, []).append(reply.token)
     return tokens, ends
 
 

@@ -12,8 +12,9 @@ from tests.exhaustive.scope import Scope, Wrong, explore
 from transom.fuzz import operations as do
 from transom.fuzz.operations import Setting
 from transom.kv.cache import HybridCache
+from transom.kv.components import PageRule
 from transom.kv.holding import Holding
-from transom.kv.match import Hit
+from transom.kv.match import Hit, Share
 from transom.values import Tokens
 
 SAME = ((1, 1, 1), (1, 1, 1))
@@ -107,7 +108,12 @@ def test_what_is_found_comes_with_the_moves_that_lead_there(monkeypatch: pytest.
 
 
 def test_in_scope_a_repair_that_files_what_is_not_exact_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    exact = Hit.exact
-    monkeypatch.setattr(Hit, "exact", lambda hit, *place: 0 if hit.begin.is_repair else exact(hit, *place))
+    right = Hit.share
+
+    def wrong(hit: Hit, component: int, grid: PageRule) -> Share:
+        found = right(hit, component, grid)
+        return found._replace(exact=0) if hit.begin.is_repair else found
+
+    monkeypatch.setattr(Hit, "share", wrong)
     with pytest.raises(Wrong, match="filed what is not exact"):
         explore(*SCOPES["repair"])

@@ -1,4 +1,4 @@
-"""docs/faults.md: every fault of the allocator and of the tree has its tests, or says why it has none."""
+"""docs/faults.md: every fault of allocator, tree and scheduler has its tests, or says why it has none."""
 
 import re
 from pathlib import Path
@@ -7,13 +7,14 @@ import pytest
 
 PAGE = Path(__file__).parents[2] / "docs" / "faults.md"
 TEXT = PAGE.read_text(encoding="utf-8")
-ROWS = re.findall(r"^\| ([AT]-\d\d) \| (.+?) \| (.+?) \|$", TEXT, re.MULTILINE)
+ROWS = re.findall(r"^\| ([ATS]-\d\d) \| (.+?) \| (.+?) \|$", TEXT, re.MULTILINE)
 LINKS = [
     (fault, name, target)
     for fault, _, tests in ROWS
     for name, target in re.findall(r"\[`(test_\w+)`\]\(([^)]+)\)", tests)
 ]
 IDS = [f"A-{n:02}" for n in range(1, 12)] + [f"T-{n:02}" for n in range(1, 21)]
+IDS += [f"S-{n:02}" for n in range(1, 20)]
 EXCUSED = {"T-17": "host tier"}
 
 
@@ -22,7 +23,7 @@ def fault_tests() -> dict[str, set[str]]:
     found: dict[str, set[str]] = {}
     for path in Path(__file__).parent.glob("test_*.py"):
         for name, kind, number in re.findall(
-            r"^def (test_([at])_(\d\d)_\w+)\(", path.read_text(encoding="utf-8"), re.MULTILINE
+            r"^def (test_([ats])_(\d\d)_\w+)\(", path.read_text(encoding="utf-8"), re.MULTILINE
         ):
             found.setdefault(f"{kind.upper()}-{number}", set()).add(name)
     return found

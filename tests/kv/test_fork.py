@@ -62,6 +62,20 @@ def test_the_first_may_end_before_the_copies_have_run() -> None:
     world.finish(child)
 
 
+def test_a_fork_waits_for_no_snapshot_of_the_first() -> None:
+    """At a cut the first one's state is still to be copied for the tree; twice forked, it goes three ways."""
+    world = World(components("FS", 4), (64, 8), 4)
+    job = world.admit(up_to(20))
+    world.compute(job, 8)
+    world.settle(job)
+    assert [pending.snapshot_of is None for pending in world.cache.pending] == [False]
+    children = [fork(world, job), fork(world, job)]
+    world.drop(job)
+    world.cache.check()
+    for child in children:
+        world.finish(child)
+
+
 def test_a_fork_that_finds_no_page_changes_nothing() -> None:
     world = World((Full(),), (5,), 4, context=20)
     job = world.admit(up_to(20))

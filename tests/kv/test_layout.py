@@ -42,7 +42,6 @@ def test_the_longest_request_alone_is_the_last_that_fits() -> None:
     cache = HybridCache(layout)
     longest = cache.longest_alone(chunk=1)
     assert longest == 40 == longest_alone(layout, 1)
-    assert cache.fits_alone(longest, 1) and not cache.fits_alone(longest + 1, 1)
 
 
 def test_a_large_chunk_fits_less_than_a_small_one() -> None:

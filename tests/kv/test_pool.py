@@ -77,6 +77,7 @@ def test_references_count_readers(pool: PagePool, journal: Journal) -> None:
         pool.unreference(pages)
         assert pool.references(pages).tolist() == [1, 1, 0]
         assert (pool.idle, pool.unreferenced(pages)) == (1, 1)
+        assert [type(pool.idle), type(pool.unreferenced(pages))] == [int, int], "not numpy's: they are sent"
 
 
 def test_undoing_restores_the_order_of_the_free_list(pool: PagePool, journal: Journal) -> None:
@@ -90,3 +91,16 @@ def test_undoing_restores_the_order_of_the_free_list(pool: PagePool, journal: Jo
         raise KeyError
     assert pool.free_pages().tolist() == before
     assert not pool.owners().any() and not pool.references(np.arange(7)).any()
+
+
+def test_what_is_counted_is_a_plain_number_that_can_be_sent(pool: PagePool, journal: Journal) -> None:
+    """Counters leave the process as JSON, which knows no numpy."""
+    with journal.transaction():
+        pages = pool.take(3, owner=1)
+        pool.adopt(pages, owner=1)
+        pool.unreference(pages)
+        pool.reference(pages[:2])
+        pool.unreference(pages[:2])
+        pool.release(pages[1:])
+    counts = (pool.free, pool.tree, pool.idle, pool.untouched, pool.unreferenced(pages))
+    assert {type(count) for count in counts} == {int}

@@ -93,6 +93,26 @@ def test_a_lost_row_chooses_token_0_and_harms_no_other(native: NativeOps) -> Non
         assert np.isfinite(logprobs[3:]).all()
 
 
+@pytest.mark.parametrize("top", [0, 1, 7])
+def test_scores_are_those_of_the_reference_and_of_the_choice(native: NativeOps, top: int) -> None:
+    rng = np.random.default_rng(top)
+    for size in (7, 15, 1000, 4099):
+        logits = (rng.standard_normal((6, size)) * 4).astype(np.float32)
+        logits[1] = np.round(logits[1])  # many ties
+        logits[2, 3:] = -np.inf
+        logits[3, 5] = np.nan
+        logits[4] = 0
+        tokens, logprobs = native.choose(logits, how(6, 1.0))
+        found = native.score(logits, tokens, top)
+        for ours, expected in zip(found, REFERENCE.score(logits, tokens, top), strict=True):
+            np.testing.assert_array_equal(ours, expected)
+        np.testing.assert_array_equal(found[0], logprobs)
+        if top:
+            greedy, of_greedy = native.choose(logits, how(6, 0.0))
+            np.testing.assert_array_equal(found[1][:, 0], greedy)
+            np.testing.assert_array_equal(found[2][:, 0], of_greedy)
+
+
 def test_the_generator_is_the_references() -> None:
     for seed in (0, 1, 2**32, 2**64 - 1, 0x0123456789ABCDEF):
         for position in (0, 1, 77, 2**31 - 1):

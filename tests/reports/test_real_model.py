@@ -101,7 +101,7 @@ class Stage:
         return cache.offer(cache.namespace(RequestId(999), ""), longer).begin.start
 
     def row(self, request: Request, component: int) -> list[int]:
-        running = self.engine.scheduler._running.find(request.id)
+        running = self.engine.scheduler._roster.running.find(request.id)
         assert running is not None, "it still runs"
         return [int(page) for page in self.engine.cache.rows[component].table[running.holding.row]]
 

@@ -10,11 +10,11 @@ def distinct(length: int, seed: int) -> list[int]:
 
 
 def is_running(world: World, request: RequestId) -> bool:
-    return request in world.scheduler._running
+    return request in world.scheduler._roster.running
 
 
 def test_who_would_not_fit_over_a_life_waits_though_its_prompt_fits() -> None:
-    world = World(page=1, windows=(), pages=(40,), chunk=64, context=40, outputs_expected=16)
+    world = World(page=1, windows=(), pages=(40,), chunk=64, context=40, outputs_expected=20)
     first, second = world.submit(distinct(10, 1), 20), world.submit(distinct(10, 2), 20)
     world.step()
     assert is_running(world, first) and not is_running(world, second)
@@ -66,9 +66,9 @@ def test_a_request_that_waits_holds_nothing() -> None:
     world = World(page=4, windows=(4,), rows=1, chunk=8)
     running, waiting = world.submit(distinct(20, 1), 4), world.submit(distinct(20, 2), 4)
     world.step()
-    before = world.scheduler._waiting.find(waiting)
+    before = world.scheduler._roster.waiting.find(waiting)
     world.step()
-    assert world.scheduler._waiting.find(waiting) is before
+    assert world.scheduler._roster.waiting.find(waiting) is before
     assert not world.spans(waiting) and is_running(world, running)
     assert world.cache.stats().rows_used == 1
     world.finish()

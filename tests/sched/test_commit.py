@@ -9,7 +9,7 @@ from transom.errors import NoSpace
 from transom.kv.cache import Holding
 from transom.sched.scheduler import Scheduler
 from transom.sched.states import Idle, Step
-from transom.values import RequestId
+from transom.values import RequestId, State
 
 
 def breaking(world: World, error: Exception, request: RequestId) -> Callable[[Holding, int], None]:
@@ -99,3 +99,16 @@ def test_the_cache_is_told_a_request_s_priority() -> None:
     world.step()
     assert [holding.priority for holding in world.cache.holdings if holding] == [3]
     world.finish()
+
+
+def test_a_step_that_fails_leaves_no_snapshot_that_was_never_written() -> None:
+    """The state after 8 tokens is noted to be copied before the step that fails; nobody may hit that page."""
+    world = World(page=4, windows=(4,), more=(State(every=8),), pages=(64, 64, 16), chunk=32)
+    world.submit(list(range(20)), 4)
+    world.step()
+    world.break_next_step()
+    world.step()
+    world.submit(list(range(20)), 4)
+    world.drain()
+    world.require_all_cold()
+    world.require_empty()

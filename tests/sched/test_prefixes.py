@@ -1,10 +1,13 @@
+from collections.abc import Sequence
+
 import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
+from transom.kv.components import Grid, PageRule, page_rule
 from transom.kv.holding import Namespace
-from transom.sched.prefixes import Publisher, common_prefix, is_promised
-from transom.values import Tokens
+from transom.sched.prefixes import Promises, Publisher, common_prefix
+from transom.values import Full, State, Tokens
 
 HERE = Namespace(0, "", None)
 
@@ -13,8 +16,17 @@ def tokens(*values: int) -> Tokens:
     return np.array(values, np.int32)
 
 
-def promised(publisher: Publisher, asked: Tokens, cached: int = 0, gain_min: int = 1, page: int = 4) -> bool:
-    return is_promised([publisher], HERE, asked, cached=cached, page_size=page, gain_min=gain_min)
+def promised(
+    publisher: Publisher,
+    asked: Tokens,
+    cached: int = 0,
+    gain_min: int = 1,
+    page: int = 4,
+    more: Sequence[PageRule] = (),
+) -> bool:
+    promises = Promises([Grid(Full(), page, rooted=True), *more], gain_min)
+    promises.add(publisher)
+    return promises.is_promised(HERE, asked, cached=cached)
 
 
 @given(a=st.lists(st.integers(0, 1), max_size=9), b=st.lists(st.integers(0, 1), max_size=9))
@@ -58,3 +70,14 @@ def test_the_last_token_is_never_promised() -> None:
 def test_another_namespace_promises_nothing() -> None:
     other = Publisher(Namespace(0, "tenant", None), tokens(*range(12)), 0)
     assert not promised(other, tokens(*range(8), 99))
+
+
+def test_beside_states_only_what_ends_in_a_snapshot_is_promised() -> None:
+    """Snapshots each 8 tokens, pages of 4: of 13 shared tokens 8 can be hit."""
+    state = page_rule(State(8), 4, 64)
+    shared, asked = tokens(*range(24)), tokens(*range(13), 99)
+    assert promised(Publisher(HERE, shared, 0), asked, gain_min=8, more=[state])
+    assert not promised(Publisher(HERE, shared, 0), asked, gain_min=9, more=[state])
+    assert not promised(Publisher(HERE, shared, 8), asked, cached=8, more=[state])
+    assert promised(Publisher(HERE, shared, 8), asked, cached=8), "without states the part of a page is a hit"
+    assert not promised(Publisher(HERE, shared, 4), tokens(*range(7), 99), cached=4, more=[state])

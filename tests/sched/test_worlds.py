@@ -6,6 +6,8 @@ import pytest
 from tests.sched.world import World, minimum
 
 from transom.kv.layout import PrefixCaching
+from transom.sched.costs import StepCost
+from transom.sched.policy import SchedulePolicy
 from transom.values import Chunked, ComponentSpec, Full, State, Window
 
 PAGES = (1, 3, 4, 16)
@@ -36,6 +38,9 @@ def random_world(random: random.Random, page: int, window: int) -> World:
         patience=random.choice([0, 3, 20]),
         outputs_expected=random.choice([1, 4, 20]),
         prefix_gain_min=random.choice([1, 4]),
+        policy=random.choice(list(SchedulePolicy)),
+        passed_over_max=random.choice([1, 4, 256]),
+        target_seconds=random.choice([None, 4.0]),
     )
 
 
@@ -50,6 +55,7 @@ def submit_random(random: random.Random, world: World, stems: list[list[int]]) -
         min(room, random.choice([0, 1, 5, 12, 40, 40])),
         priority=random.choice([0, 0, 0, 1, -1]),
         salt=random.choice(["", "", "tenant"]),
+        tenant=random.choice(["", "", "one", "other"]),
         stop_ids=frozenset(random.sample(range(50), random.choice([0, 0, 2]))),
     )
 
@@ -70,6 +76,7 @@ def disturb(random: random.Random, world: World) -> None:
 def test_every_text_is_the_cold_text_and_every_request_ends_once(seed: int, page: int, window: int) -> None:
     rng = random.Random(f"{seed} {page} {window}")
     world = random_world(rng, page, window)
+    world.runner.cost = StepCost(base=1.0, per_span=0.5, per_token=0.25)
     stems = [[rng.randrange(50) for _ in range(rng.randint(4, 30))] for _ in range(2)]
     for _ in range(rng.randint(5, 14)):
         submit_random(rng, world, stems)

@@ -11,22 +11,28 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
+from transom.errors import BadRequest
 from transom.kv.cache import Holding, HybridCache
 from transom.kv.layout import CacheLayout, PrefixCaching, address_space, pages_alone
-from transom.sched.intents import Admit, Continue, Plan
+from transom.sched.costs import StepCost
 from transom.sched.limits import Limits
-from transom.sched.scheduler import Scheduler
-from transom.sched.states import Idle, IdleReason, Step
+from transom.sched.policy import SchedulePolicy
+from transom.sched.states import Idle, IdleReason
 from transom.sched.turn import Abort, Command, Flush, Submit, Turn, turn
+from transom.sim.faults_plans import CheckedScheduler
 from transom.values import (
     Choice,
     ComponentSpec,
     Ended,
+    Event,
     FinishReason,
     From,
     Full,
+    PromptScored,
     Request,
     RequestId,
+    Sampling,
+    Sibling,
     SpanWork,
     State,
     StepResult,
@@ -50,16 +56,23 @@ def digests(tokens: Sequence[int]) -> list[int]:
     return out
 
 
-def next_token(last: int) -> int:
-    return last % VOCABULARY
+def next_token(last: int, seed: int = 0) -> int:
+    return (last + seed) % VOCABULARY
 
 
-def cold_text(prompt: Sequence[int], max_tokens: int, context: int, stop_ids: frozenset[int]) -> list[int]:
+def score(before: int, token: int) -> float:
+    """Of a token of a prompt, from the digest of what comes before it."""
+    return -float((before * 31 + token) % 1009)
+
+
+def cold_text(
+    prompt: Sequence[int], max_tokens: int, context: int, stop_ids: frozenset[int], seed: int = 0
+) -> list[int]:
     """The output of a request that is alone in the world."""
     last = digests(prompt)[-1]
     out: list[int] = []
     while len(out) < min(max_tokens, context - len(prompt)):
-        out.append(next_token(last))
+        out.append(next_token(last, seed))
         last = digest(last, out[-1])
         if out[-1] in stop_ids:
             break
@@ -83,10 +96,13 @@ class ContentRunner:
         self.truth: dict[RequestId, list[int]] = {}
         self.steps: list[StepWork] = []
         self.breaks_next = False
+        self.cost = StepCost()
+        """What steps are said to take."""
 
     def register(self, request: Request) -> None:
-        self.known[request.id] = [int(t) for t in request.prompt]
-        self.truth[request.id] = digests(self.known[request.id])
+        for output in (request.id, *(sibling.id for sibling in request.siblings)):
+            self.known[output] = [int(t) for t in request.prompt]
+            self.truth[output] = digests(self.known[output])
 
     def run(self, work: StepWork) -> StepResult:
         self.steps.append(work)
@@ -106,7 +122,32 @@ class ContentRunner:
             self._write(span)
         for span in work.spans:
             self._check_content(span, span.end)
-        return StepResult(tuple(self._choose(span) for span in work.spans))
+        return StepResult(
+            tuple(self._choose(span) for span in work.spans),
+            self.cost.seconds(work),
+            siblings=tuple(
+                tuple(choice for sibling in self._of_siblings(span) if (choice := self._choose(sibling)))
+                for span in work.spans
+            ),
+            scores=tuple(self._scores(span) for span in work.spans),
+        )
+
+    def _of_siblings(self, span: SpanWork) -> list[SpanWork]:
+        """The span as each sibling that chooses from it would have it. A seed says who that is."""
+        return [
+            span._replace(request=RequestId(sampling.seed), sampling=sampling, siblings=())
+            for sampling in span.siblings
+        ]
+
+    def _scores(self, span: SpanWork) -> tuple[Choice, ...]:
+        if span.scoring is None:
+            return ()
+        pages, offsets = self._slots(0, span.row, span.scoring.start, span.scoring.end)
+        read = self.stored[0][pages, offsets].tolist()
+        return tuple(
+            Choice(int(token), score(int(before), int(token)))
+            for before, token in zip(read, span.scoring.tokens, strict=True)
+        )
 
     def _slots(
         self, component: int, row: int, start: int, end: int
@@ -169,7 +210,7 @@ class ContentRunner:
             return None
         assert span.end == len(known), (span, len(known))
         pages, offsets = self._slots(0, span.row, span.end - 1, span.end)
-        token = next_token(int(self.stored[0][pages[0], offsets[0]]))
+        token = next_token(int(self.stored[0][pages[0], offsets[0]]), span.sampling.seed)
         known.append(token)
         self.truth[span.request].append(digest(self.truth[span.request][-1], token))
         return Choice(token, -float(token))
@@ -180,43 +221,21 @@ def minimum(components: Sequence[ComponentSpec], page_size: int, context: int) -
     return tuple(pages_alone(c, page_size, context, 1) for c in components)
 
 
-class CheckedScheduler(Scheduler):
-    """Asserts of every plan what must hold whatever the situation."""
+class SameWeights:
+    """Weights that are loaded and are what they were; those of `missing` there are none. Mutable."""
 
-    def plan(self) -> Plan:
-        plan = super().plan()
-        assert plan == super().plan(), "planning changes nothing"
-        spans = {self._id(intent): intent.span for intent in plan.spans}
-        assert len(spans) == len(plan.spans), "one span per request"
-        assert sum(map(len, spans.values())) <= self._limits.chunk_tokens
-        victims = [victim.progress.id for victim in plan.retract]
-        assert spans.keys().isdisjoint(victims)
-        running = [state.progress.id for state in self._running]
-        if running:
-            assert running[0] in spans, "the lead is in every step"
-            assert running[0] not in victims
-        admitted = spans.keys() - set(running)
-        assert len(running) - len(victims) + len(admitted) <= self._limits.max_running
-        assert not (admitted and victims), "nobody is admitted while somebody is retracted"
-        return plan
+    def __init__(self) -> None:
+        self.loaded: list[str] = []
+        self.missing: set[str] = set()
 
-    def commit(self, plan: Plan) -> Step | Idle:
-        """Only one kind of span may find no page: an admission whose hit went to the copies of another's."""
-        outcome = super().commit(plan)
-        done = {s.running.progress.id for s in outcome.scheduled} if isinstance(outcome, Step) else set()
-        admissions = [intent for intent in plan.spans if isinstance(intent, Admit)]
-        copies = 0
-        for intent in admissions:
-            if self._id(intent) not in done:
-                assert intent.offer.begin.full_until > 0 and copies > 0, intent
-            copies += sum(intent.offer.takes)
-        assert all(self._id(i) in done for i in plan.spans if isinstance(i, Continue))
-        return outcome
+    def check(self, source: str) -> None:
+        if source == "wrong":
+            raise BadRequest("not of this model", param="model_path")
 
-    @staticmethod
-    def _id(intent: Continue | Admit) -> RequestId:
-        state = intent.running if isinstance(intent, Continue) else intent.waiting
-        return state.progress.id
+    def load(self, source: str) -> None:
+        if source in self.missing:
+            raise BadRequest("there is no such file", param="model_path")
+        self.loaded.append(source)
 
 
 class World:
@@ -238,6 +257,9 @@ class World:
         prefix_gain_min: int = 1,
         page_bytes: tuple[int, ...] = (),
         layers: tuple[int, ...] = (),
+        policy: SchedulePolicy = SchedulePolicy.LPM,
+        passed_over_max: int = 256,
+        target_seconds: float | None = None,
     ) -> None:
         """With `page_bytes` all pools share what `pages` would cost; else they are cut so."""
         components: tuple[ComponentSpec, ...] = (
@@ -268,6 +290,9 @@ class World:
             patience_steps=patience,
             first_outputs_expected=outputs_expected,
             prefix_gain_min=prefix_gain_min,
+            policy=policy,
+            passed_over_max=passed_over_max,
+            target_seconds=target_seconds,
         )
         self.scheduler = CheckedScheduler(self.cache, self.limits)
         self.runner = ContentRunner(self.cache)
@@ -276,20 +301,38 @@ class World:
         self.texts: dict[RequestId, list[int]] = {}
         self.ends: dict[RequestId, Ended] = {}
         self.turns: list[Turn] = []
+        self.scores: dict[RequestId, list[float]] = {}
+        self.clock = 0.0
+        self.no_room_expected = 0
+        self.weights = SameWeights()
 
     # ------------------------------------------------------------ commands
 
-    def submit(self, prompt: Sequence[int], max_tokens: int = 4, **fields: object) -> RequestId:
-        request_id = RequestId(len(self.requests) + 1)
-        request = Request(request_id, np.array(prompt, np.int32), max_tokens, **fields)  # type: ignore[arg-type]
-        self.requests[request_id] = request
-        self.texts[request_id] = []
+    def submit(
+        self, prompt: Sequence[int], max_tokens: int = 4, siblings: int = 0, **fields: object
+    ) -> RequestId:
+        """The first of `1 + siblings` outputs, with consecutive ids. Siblings have seeds of their own."""
+        first, *others = (RequestId(len(self.requests) + 1 + number) for number in range(1 + siblings))
+        request = Request(
+            first,
+            np.array(prompt, np.int32),
+            max_tokens,
+            siblings=tuple(Sibling(other, Sampling(seed=other)) for other in others),
+            **fields,  # type: ignore[arg-type]
+        )
+        for output in (first, *others):
+            seed = Sampling(seed=output) if output != first else request.sampling
+            self.requests[output] = replace(request, id=output, sampling=seed, siblings=())
+            self.texts[output] = []
         self.runner.register(request)
         self.inbox.append(Submit(request))
-        return request_id
+        return first
 
     def abort(self, request: RequestId) -> None:
         self.inbox.append(Abort(request))
+
+    def tell(self, command: Command) -> None:
+        self.inbox.append(command)
 
     def flush(self) -> None:
         self.inbox.append(Flush())
@@ -301,24 +344,40 @@ class World:
 
     def step(self) -> Turn:
         commands, self.inbox = self.inbox, []
-        taken = turn(self.scheduler, commands, self.runner)
+        taken = turn(self.scheduler, commands, self.runner, self.clock, self.weights)
         self.turns.append(taken)
         for event in taken.events:
             self._record(event)
         self.cache.check()
         stats = self.scheduler.stats()
-        assert stats.idle[IdleReason.NO_ROOM] == 0, stats
+        assert stats.idle[IdleReason.NO_ROOM] == self.no_room_expected, stats
         if taken.failure is not None:
             assert isinstance(taken.failure, RunnerBroke), taken.failure
         return taken
 
-    def _record(self, event: TokenChosen | Ended) -> None:
+    def _record(self, event: Event) -> None:
         assert event.request not in self.ends, event
-        if isinstance(event, Ended):
-            self.ends[event.request] = event
-        else:
-            assert event.logprob == -float(event.token)
-            self.texts[event.request].append(event.token)
+        match event:
+            case Ended():
+                self.ends[event.request] = event
+            case TokenChosen():
+                assert event.logprob == -float(event.token)
+                self.texts[event.request].append(event.token)
+            case PromptScored():
+                self._record_scores(event)
+
+    def _record_scores(self, event: PromptScored) -> None:
+        """What a request was told of its prompt comes once, in order, and is what a cold run would say."""
+        told = self.scores.setdefault(event.request, [])
+        request = self.requests[event.request]
+        assert request.logprobs.prompt_from is not None and not self.texts[event.request], event
+        assert event.first == max(1, request.logprobs.prompt_from) + len(told), event
+        prompt = [int(token) for token in request.prompt]
+        before = digests(prompt)
+        for position, found in enumerate(event.scores, event.first):
+            assert found.token == prompt[position]
+            assert found.logprob == score(before[position - 1], found.token), (event, position)
+            told.append(found.logprob)
 
     def drain(self, turns_max: int = 5000) -> None:
         """Turns until nothing is left to do."""
@@ -332,7 +391,9 @@ class World:
 
     def cold(self, request: RequestId) -> list[int]:
         asked = self.requests[request]
-        return cold_text(asked.prompt.tolist(), asked.max_tokens, self.context, asked.stop_ids)
+        return cold_text(
+            asked.prompt.tolist(), asked.max_tokens, self.context, asked.stop_ids, asked.sampling.seed
+        )
 
     def require_cold(self, request: RequestId) -> None:
         """The text is the cold one, or a prefix of it where the request was cut off."""
@@ -406,6 +467,6 @@ class World:
 
     def retract_all(self) -> None:
         """Every running request is retracted, for no reason of its own."""
-        for running in tuple(self.scheduler._running):
-            self.scheduler._give_back(running)
-            self.scheduler._move_to_waiting(running)
+        for running in tuple(self.scheduler._roster.running):
+            self.scheduler._roster.give_back(running)
+            self.scheduler._roster.retract(running)

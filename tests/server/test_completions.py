@@ -208,7 +208,7 @@ def test_completion_logprobs_name_each_chosen_token(http: httpx.Client) -> None:
     assert logprobs == {
         "tokens": ["a", "b", "a"],
         "token_logprobs": [-0.5, -0.5, -0.5],
-        "top_logprobs": [{"a": -0.5}, {"b": -0.5}, {"a": -0.5}],
+        "top_logprobs": [{"A": -1.0, "a": -0.5}, {"A": -1.0, "b": -0.5}, {"A": -1.0, "a": -0.5}],
         "text_offset": [0, 1, 2],
     }
 

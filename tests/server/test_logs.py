@@ -72,7 +72,7 @@ def test_every_request_has_one_line_with_what_it_came_to(tmp_path: Path) -> None
             ask("plain", prompt="abc", max_tokens=5)
             ask("again", prompt="abc", max_tokens=5, stream=True)
             ask("several", prompt=["abc", "xy"], max_tokens=5, stop="y")
-            refused(ask("refused", prompt="abc", max_tokens=0))
+            refused(ask("refused", prompt="abc", max_tokens=-1))
             refused(ask("by the engine", prompt="REJECT"))
             ask("failed", prompt="FAIL", stream=True)
             http.get("/v1/models")

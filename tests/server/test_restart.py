@@ -15,8 +15,10 @@ from tests.server.raw import connected, post, read_all, stalled
 from tests.server.toy import Running, running_server
 from tests.serving import descendants
 
-from transom.config import EngineConfig
+from transom.config import EngineConfig, ServerConfig
 from transom.engine.supervisor import Recipe
+from transom.server.errors import RETRY_AFTER_SECONDS
+from transom.server.run import uvicorn_config
 
 
 def client(server: Running) -> httpx.Client:
@@ -93,6 +95,10 @@ def test_a_connection_outlives_the_engine(tmp_path: Path) -> None:
         until(lambda: ask(connection, "GET", "/health")[0] == 200)
         assert ask(connection, "POST", "/v1/completions", prompt="same")[0] == 200
         connection.close()
+
+
+def test_a_client_that_waits_as_it_is_told_finds_its_connection_open() -> None:
+    assert uvicorn_config(None, ServerConfig()).timeout_keep_alive > 2 * RETRY_AFTER_SECONDS
 
 
 def test_after_many_crashes_the_server_says_so_and_ends_with_status_1(tmp_path: Path) -> None:

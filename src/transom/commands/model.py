@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from transom import streams
 from transom.commands.parser import size
-from transom.config import CACHE_POLICIES, EngineConfig
+from transom.config import CACHE_POLICIES, SCHEDULE_POLICIES, EngineConfig
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -71,6 +71,19 @@ def add_step_flags(parser: argparse.ArgumentParser) -> Any:
         help="tokens of a step: smaller is smoother for running answers, larger faster; default %(default)s",
     )
     steps.add_argument(
+        "--target-itl-ms",
+        type=float,
+        metavar="MS",
+        help="shorten prefill in steps that answers wait for, so that they take about so long; default: no",
+    )
+    steps.add_argument(
+        "--schedule-policy",
+        choices=SCHEDULE_POLICIES,
+        default="lpm",
+        help="who begins first: longest cached prefix, first come, shortest remaining, or by priority; "
+        "default %(default)s",
+    )
+    steps.add_argument(
         "--max-running-requests", type=int, default=32, metavar="N", help="at once; default %(default)s"
     )
     steps.add_argument("--paranoid", action="store_true", help="check every invariant after every step; slow")
@@ -88,6 +101,8 @@ def engine_config(options: argparse.Namespace) -> EngineConfig:
         max_running_requests=options.max_running_requests,
         disable_radix_cache=options.disable_radix_cache,
         cache_policy=options.cache_policy,
+        schedule_policy=options.schedule_policy,
+        target_itl_ms=options.target_itl_ms,
         threads=options.threads,
         paranoid=options.paranoid,
     )

@@ -14,6 +14,7 @@ in for the model. The same seed, the same result. No model file is needed.
   transom simulate --workload agents --kv-bytes 64M
   transom simulate --workload day --compare value,lru --svg pictures
   transom simulate --trace trace.jsonl --model-shape gpt-oss-20b --cost h200 --kv-bytes 8G
+  transom simulate --faults --seeds 1000
 
 Workloads: w1, w2c8, w2c16, w3, w4, w4s (a benchmark's clients), agents, rollouts, documents, bursts, day.
 A trace is JSON lines; docs/simulator.md has its fields. Mooncake's traces are read as they are.
@@ -53,6 +54,7 @@ def add(commands: Any) -> Parser:
     add_memory_flags(parser)
     add_step_flags(parser)
     _add_result_flags(parser)
+    _add_fault_flags(parser)
     parser.set_defaults(model=None, threads=None)
     return parser
 
@@ -81,8 +83,29 @@ def _add_result_flags(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--svg", type=Path, metavar="DIR", help="pictures: memory, hits, time to first token")
 
 
+def _add_fault_flags(parser: argparse.ArgumentParser) -> None:
+    group = parser.add_argument_group("trouble instead of a workload")
+    group.add_argument(
+        "--faults",
+        action="store_true",
+        help="short lives of a scheduler drawn from seeds: aborts, crashes, pauses, new weights, floods of "
+        "impossible requests, small pools. Every turn is judged; a failure is shrunk and told",
+    )
+    group.add_argument("--seeds", type=int, metavar="N", help="lives, from --seed on; default 1000")
+    group.add_argument(
+        "--steps", type=int, default=60, metavar="N", help="turns with trouble in a life; default %(default)s"
+    )
+    group.add_argument("--turns", type=int, metavar="N", help="lives until there were so many turns in all")
+    group.add_argument("--only", metavar="EVENTS", help="of one life these events, like 0-3,7")
+
+
 def _run(options: argparse.Namespace) -> None:
     require("--seed", options.seed, 0, 2**63 - 1)
+    if options.faults:
+        from transom.sim.faults_command import faults
+
+        faults(options.seed, options.seeds, options.steps, turns=options.turns, only=options.only)
+        return
     require("--turnaround-ms", options.turnaround_ms, 0, 1e6)
     if options.requests is not None:
         require("--requests", options.requests, 1, 10_000_000)

@@ -8,8 +8,9 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from typing import Self
 
 import msgspec
@@ -17,8 +18,8 @@ import msgspec
 from transom import wire
 from transom.config import EngineConfig, LogConfig
 from transom.engine.channel import Channel
-from transom.errors import EngineDied, TransomError
-from transom.values import Sampling, Tokens
+from transom.errors import BadRequest, EngineDied, TransomError
+from transom.values import NO_LOGPROBS, Logprobs, PauseMode, Sampling, Tokens, UpdateMode
 
 log = logging.getLogger("transom.engine")
 
@@ -29,7 +30,7 @@ LINGER_SECONDS = 10.0
 """An engine that has closed its channel has nothing left to do but to go."""
 LOG_DEFAULT = LogConfig()
 
-Reply = wire.TokenOut | wire.EndOut
+Reply = wire.ScoreOut | wire.TokenOut | wire.EndOut
 
 NOTHING_YET = wire.Stats(0, 0, 0, 0, 0, 0, 0, 0, 0, ())
 
@@ -44,6 +45,10 @@ class Prompt:
     sampling: Sampling
     priority: int = 0
     salt: str = ""
+    siblings: tuple[Sampling, ...] = ()
+    logprobs: Logprobs = NO_LOGPROBS
+    deadline: float | None = None
+    tenant: str = ""
 
 
 class Replies:
@@ -60,9 +65,12 @@ class Replies:
         self._death: EngineDied | None = None
 
     def submit(self, prompt: Prompt) -> int:
-        """Send one more request; its number. EngineDied if there is nobody to send it to."""
+        """Send one more request; its number, which those of its siblings follow.
+
+        EngineDied if there is nobody to send it to.
+        """
         number = self._client._submit(prompt, self)
-        self._open.add(number)
+        self._open.update(range(number, number + 1 + len(prompt.siblings)))
         return number
 
     async def take(self) -> list[Reply]:
@@ -82,6 +90,12 @@ class Replies:
         """Ask for an early end. The request's EndOut still arrives; asking again does nothing."""
         if number in self._open:
             self._client._abort(number)
+
+    def abort_all(self) -> int:
+        """Ask for an early end of all. How many that are."""
+        for number in self._open:
+            self._client._abort(number)
+        return len(self._open)
 
     def __enter__(self) -> Self:
         return self
@@ -123,7 +137,8 @@ class EngineClient:
     ) -> None:
         self._loop = asyncio.get_running_loop()
         self._in_flight: dict[int, Replies] = {}
-        self._flushes: dict[int, asyncio.Future[None]] = {}
+        self._asked: dict[int, asyncio.Future[None]] = {}
+        self._paused = False
         self._next_number = 1
         self._death: asyncio.Future[EngineDied] = self._loop.create_future()
         self._started: asyncio.Future[wire.Ready] = self._loop.create_future()
@@ -173,18 +188,39 @@ class EngineClient:
         return len(self._in_flight)
 
     def stalled_seconds(self) -> float:
-        """How long requests have been in flight without a word from the engine; 0 when none are."""
-        return time.monotonic() - self._progress_at if self._in_flight else 0.0
+        """How long the engine has been silent to requests in flight; 0 without any, and while paused."""
+        working = self._in_flight and not self._paused
+        return time.monotonic() - self._progress_at if working else 0.0
 
     def replies(self) -> Replies:
         return Replies(self)
 
+    # Commands: each returns when the engine has carried it out. EngineDied; BadRequest if it is refused.
+
     async def flush(self) -> None:
-        """Forget all cached prefixes; returns when the engine has. EngineDied."""
-        number = self._number()
-        self._send(wire.Flush(number))
-        done = self._flushes[number] = self._loop.create_future()
-        await done
+        """Forget all cached prefixes."""
+        await self._ask(wire.Flush(self._number()))
+
+    async def abort_all(self) -> None:
+        await self._ask(wire.AbortAll(self._number()))
+
+    async def pause(self, mode: PauseMode) -> None:
+        """No tokens until `resume`."""
+        await self._ask(wire.Pause(self._number(), mode))
+        self._paused = True
+
+    async def resume(self) -> None:
+        self._progress_at = time.monotonic()
+        self._paused = False
+        await self._ask(wire.Resume(self._number()))
+
+    async def update_weights(self, source: str, mode: UpdateMode) -> None:
+        """The weights of the file `source` serve then."""
+        await self._ask(wire.UpdateWeights(self._number(), source, mode))
+
+    async def drain(self) -> None:
+        """Nothing is taken any more; returns when nothing is left."""
+        await self._ask(wire.Drain(self._number()))
 
     def retire(self, reason: str) -> None:
         """Answer whatever is in flight, or comes later, with EngineDied. The engine is left to `stop`."""
@@ -206,6 +242,8 @@ class EngineClient:
 
     def _submit(self, prompt: Prompt, replies: Replies) -> int:
         number = self._number()
+        numbers = range(number, number + 1 + len(prompt.siblings))
+        self._next_number = numbers.stop
         tokens = prompt.tokens.astype("<i4", copy=False).tobytes()
         self._send(
             wire.Submit(
@@ -216,12 +254,21 @@ class EngineClient:
                 prompt.sampling,
                 prompt.priority,
                 prompt.salt,
+                prompt.siblings,
+                prompt.logprobs,
+                prompt.deadline,
+                prompt.tenant,
             )
         )
         if not self._in_flight:
             self._progress_at = time.monotonic()
-        self._in_flight[number] = replies
+        self._in_flight.update(dict.fromkeys(numbers, replies))
         return number
+
+    async def _ask(self, command: wire.Answered) -> None:
+        self._send(command)
+        done = self._asked[command.id] = self._loop.create_future()
+        await done
 
     def _abort(self, number: int) -> None:
         with contextlib.suppress(EngineDied):
@@ -272,26 +319,34 @@ class EngineClient:
         match message:
             case wire.StepOut():
                 self._deliver(message)
-            case wire.Flushed():
-                flush = self._flushes.pop(message.id, None)
-                if flush is not None and not flush.done():
-                    flush.set_result(None)
+            case wire.Done():
+                self._answered(message)
             case wire.Ready():
                 self._started.set_result(message)
             case wire.Failed():
                 self._fail(message.message)
 
+    def _answered(self, done: wire.Done) -> None:
+        asked = self._asked.pop(done.id, None)
+        if asked is None or asked.done():
+            return
+        if done.message:
+            asked.set_exception(BadRequest(done.message, param=done.param, code=done.code))
+        else:
+            asked.set_result(None)
+
     def _deliver(self, step: wire.StepOut) -> None:
         self._stats = step.stats
         in_flight = self._in_flight
-        for token in step.tokens:
-            replies = in_flight.get(token.id)
-            if replies is not None:
-                replies.deliver(token)
+        replies: Iterator[wire.ScoreOut | wire.TokenOut] = chain(step.scores, step.tokens)
+        for reply in replies:
+            reader = in_flight.get(reply.id)
+            if reader is not None:
+                reader.deliver(reply)
         for end in step.ends:
-            replies = in_flight.pop(end.id, None)
-            if replies is not None:
-                replies.deliver(end)
+            reader = in_flight.pop(end.id, None)
+            if reader is not None:
+                reader.deliver(end)
 
     # ---------------------------------------------------------------- the end
 
@@ -326,10 +381,10 @@ class EngineClient:
         for replies in set(self._in_flight.values()):
             replies.fail(death)
         self._in_flight.clear()
-        for flush in self._flushes.values():
-            if not flush.done():
-                flush.set_exception(death)
-        self._flushes.clear()
+        for asked in self._asked.values():
+            if not asked.done():
+                asked.set_exception(death)
+        self._asked.clear()
 
 
 def _spawn(command: Sequence[str]) -> tuple[subprocess.Popen[bytes], Channel]:

@@ -9,7 +9,7 @@ from transom import wire
 from transom.config import EngineConfig, cores_available
 from transom.engine.runner import ModelRunner
 from transom.engine.sizing import Sizing, size_pools
-from transom.engine.waits import Waits
+from transom.engine.weights import DiskWeights
 from transom.kv.cache import HybridCache
 from transom.kv.stats import ComponentStats
 from transom.models.load import load_model
@@ -19,6 +19,7 @@ from transom.ops.protocol import Ops
 from transom.ops.store import KVStore
 from transom.sched import turn as sched
 from transom.sched.limits import Limits
+from transom.sched.policy import SchedulePolicy
 from transom.sched.scheduler import Scheduler
 from transom.weights.builtin import resolve_model
 from transom.weights.gguf import read_gguf
@@ -30,20 +31,22 @@ class Engine:
     def __init__(self, config: EngineConfig, model: Model, ops: Ops) -> None:
         self.config = config
         self.ops = ops
-        self.model = model
         self.sizing = size_pools(model.spec, config)
         self.cache = HybridCache(self.sizing.layout)
         self.store = KVStore(self.sizing.shapes, self.sizing.layout.pages)
         tables = [rows.table for rows in self.cache.rows]
         self.runner = ModelRunner(ops, model, self.store, tables, [grid.rooted for grid in self.cache.grids])
-        self.waits = Waits(self.runner)
+        self.weights = DiskWeights(self.runner)
         self.scheduler = Scheduler(self.cache, limits_of(config, self.sizing))
+
+    @property
+    def model(self) -> Model:
+        """With the weights that serve now."""
+        return self.runner.model
 
     def turn(self, commands: Sequence[sched.Command]) -> sched.Turn:
         """One step: see `transom.sched.turn`."""
-        now = time.monotonic()
-        self.waits.turn_begins(commands, now)
-        turn = self.waits.stamped(sched.turn(self.scheduler, commands, self.waits, now))
+        turn = sched.turn(self.scheduler, commands, self.runner, time.monotonic(), self.weights)
         if self.config.paranoid or turn.idle is not None:
             self.cache.check()
         return turn
@@ -61,6 +64,18 @@ class Engine:
             retractions=counts.retractions,
             steps=counts.steps,
             components=tuple(map(self._use, self.cache.stats().components)),
+            spans=counts.spans,
+            repaired_tokens=counts.repaired_tokens,
+            recomputed_tokens=counts.recomputed_tokens,
+            admissions=counts.admissions,
+            queue_seconds=counts.queue_seconds,
+            aborted=counts.aborted,
+            expired=counts.expired,
+            forks=counts.forks,
+            forks_put_off=counts.forks_put_off,
+            deferred_spans=counts.deferred_spans,
+            failed_steps=counts.failed_steps,
+            idle={reason.value: count for reason, count in counts.idle.items()},
         )
 
     def _use(self, pool: ComponentStats) -> wire.ComponentUse:
@@ -85,6 +100,8 @@ def limits_of(config: EngineConfig, sizing: Sizing) -> Limits:
         max_running=config.max_running_requests,
         chunk_tokens=config.chunked_prefill_size,
         context=sizing.layout.context,
+        policy=SchedulePolicy(config.schedule_policy),
+        target_seconds=None if config.target_itl_ms is None else config.target_itl_ms / 1000,
     )
 
 

@@ -12,8 +12,10 @@ import select
 import signal
 import socket
 import sys
+import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from math import ceil
 from typing import Protocol
 
 import msgspec
@@ -24,7 +26,18 @@ from transom.config import EngineConfig
 from transom.engine.channel import Channel
 from transom.errors import TransomError
 from transom.sched import turn as sched
-from transom.values import Ended, FinishReason, Request, RequestId, TokenChosen, Usage
+from transom.sched.states import IdleReason
+from transom.values import (
+    Alternative,
+    Ended,
+    FinishReason,
+    PromptScored,
+    Request,
+    RequestId,
+    Sibling,
+    TokenChosen,
+    Usage,
+)
 
 log = logging.getLogger("transom.engine")
 
@@ -119,8 +132,18 @@ def command(message: wire.Command) -> sched.Command:
             return sched.Submit(_request(message))
         case wire.Abort():
             return sched.Abort(RequestId(message.id))
+        case wire.AbortAll():
+            return sched.AbortAll()
         case wire.Flush():
             return sched.Flush()
+        case wire.Pause():
+            return sched.Pause(message.mode)
+        case wire.Resume():
+            return sched.Resume()
+        case wire.UpdateWeights():
+            return sched.UpdateWeights(message.id, message.source, message.mode)
+        case wire.Drain():
+            return sched.Drain(message.id)
 
 
 def _request(message: wire.Submit) -> Request:
@@ -132,24 +155,60 @@ def _request(message: wire.Submit) -> Request:
         sampling=message.sampling,
         priority=message.priority,
         salt=message.salt,
+        tenant=message.tenant,
+        deadline=message.deadline,
+        logprobs=message.logprobs,
+        siblings=tuple(
+            Sibling(RequestId(number), sampling)
+            for number, sampling in enumerate(message.siblings, message.id + 1)
+        ),
     )
 
 
 def step_out(turn: sched.Turn, stats: wire.Stats) -> wire.StepOut:
-    """The turn's events in order, refusals after them."""
-    tokens = tuple(
-        wire.TokenOut(event.request, event.token, event.logprob)
-        for event in turn.events
-        if isinstance(event, TokenChosen)
+    """The turn's events in order, by kind; refusals after them."""
+    scores: list[wire.ScoreOut] = []
+    tokens: list[wire.TokenOut] = []
+    ended: list[wire.EndOut] = []
+    for event in turn.events:
+        match event:
+            case TokenChosen():
+                tokens.append(wire.TokenOut(event.request, event.token, event.logprob, _pairs(event.top)))
+            case Ended():
+                ended.append(_end(event))
+            case PromptScored():
+                scores += [
+                    wire.ScoreOut(event.request, score.token, score.logprob, _pairs(score.top))
+                    for score in event.scores
+                ]
+    ended += map(_refusal, turn.rejected)
+    return wire.StepOut(tuple(tokens), tuple(ended), stats, tuple(scores))
+
+
+def _end(event: Ended) -> wire.EndOut:
+    return wire.EndOut(
+        event.request, event.reason, event.usage, event.message, queue_seconds=event.queue_seconds
     )
-    ended = tuple(
-        wire.EndOut(
-            event.request, event.reason, event.usage, event.message, queue_seconds=event.queue_seconds
-        )
-        for event in turn.events
-        if isinstance(event, Ended)
-    )
-    return wire.StepOut(tokens, ended + tuple(map(_refusal, turn.rejected)), stats)
+
+
+def _pairs(top: tuple[Alternative, ...]) -> tuple[tuple[int, float], ...]:
+    return tuple((alternative.token, alternative.logprob) for alternative in top)
+
+
+def answers(messages: Sequence[wire.ToEngine | Stop], turn: sched.Turn) -> Iterator[wire.Done]:
+    """What is carried out: at once, as most commands are, or by now."""
+    for message in messages:
+        match message:
+            case wire.AbortAll() | wire.Flush() | wire.Pause() | wire.Resume():
+                yield wire.Done(message.id)
+            case _:
+                pass
+    for done in turn.done:
+        match done:
+            case sched.WeightsUpdated() | sched.Drained():
+                yield wire.Done(done.number)
+            case sched.WeightsRefused(number, error):
+                yield wire.Done(number, error.message, error.code or "invalid_value", error.param)
 
 
 def _refusal(rejected: sched.Rejected) -> wire.EndOut:
@@ -179,18 +238,24 @@ def serve(mailbox: Mailbox, steps: Steps) -> None:
         if turn.failure is not None:
             log.error("a step failed; its requests end with an error", exc_info=turn.failure)
         out = step_out(turn, steps.stats())
-        if out.tokens or out.ends or turn.idle is not None:
+        if out.tokens or out.ends or out.scores or turn.idle is not None:
             mailbox.send(out)
-        for message in messages:
-            if isinstance(message, wire.Flush):
-                mailbox.send(wire.Flushed(message.id))
+        for answer in answers(messages, turn):
+            mailbox.send(answer)
         timeout_ms = _pause(turn, out.stats)
 
 
 def _pause(turn: sched.Turn, stats: wire.Stats) -> int | None:
+    """How long to wait for messages before the next turn."""
     if turn.idle is None:
         return 0
+    if turn.idle.reason is IdleReason.PAUSED:
+        return _until(turn.idle.until)
     return STALLED_POLL_MS if stats.running + stats.waiting else FOREVER
+
+
+def _until(deadline: float | None) -> int | None:
+    return FOREVER if deadline is None else max(0, ceil(1000 * (deadline - time.monotonic())))
 
 
 def run(load: Load) -> int:

@@ -184,7 +184,8 @@ class Driver:
 
     def _fork(self, parent: Job, child: int) -> bool:
         """It reads what the first one has, and takes no more than the pages that it will write to."""
-        if child in self.jobs or any(pending.holding is parent.holding for pending in self.cache.pending):
+        copies = [pending for pending in self.cache.pending if pending.snapshot_of is None]
+        if child in self.jobs or any(pending.holding is parent.holding for pending in copies):
             return False
         before = snapshot(self.cache)
         try:

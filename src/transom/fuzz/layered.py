@@ -96,9 +96,8 @@ class LayeredWorld(World):
 
     # ---------------------------------------------------------------- a step
 
-    def run(self, job: Job, end: int) -> None:
+    def forward(self, job: Job, end: int) -> None:
         """Layer by layer. What is computed after the full pages end must be exact, whatever came before."""
-        self.run_copies()
         start = job.holding.computed
         exact = np.ones(end - start, dtype=np.bool_)
         for layer in range(len(self.layers)):
@@ -106,7 +105,6 @@ class LayeredWorld(World):
             exact = self._read(job, layer, exact, start)
         must = max(0, job.holding.full_until - start) if job.holding.clip else 0
         assert exact[must:].all(), ("computed from what is not exact", job.holding, start, exact)
-        self.cache.advance(job.holding, end)
 
     def _store(self, job: Job, layer: int, exact: Mask, start: int) -> None:
         component = self.layers[layer]

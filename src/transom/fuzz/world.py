@@ -1,6 +1,6 @@
 """A cache, its requests, and a runner that computes nothing and checks all it reads."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -16,7 +16,7 @@ from transom.kv.cache import CacheLayout, Holding, HybridCache, Namespace, Offer
 from transom.kv.order import CachePolicy
 from transom.kv.pool import owner_of
 from transom.kv.tree import Node
-from transom.values import ComponentSpec, RequestId, Tokens
+from transom.values import ComponentSpec, Discard, PageCopy, RequestId, Tokens
 
 
 @dataclass(eq=False)
@@ -89,6 +89,11 @@ class World:
     def run(self, job: Job, end: int) -> None:
         """Copies first, then the span; then the holding has advanced."""
         self.run_copies()
+        self.forward(job, end)
+        self.cache.advance(job.holding, end)
+
+    def forward(self, job: Job, end: int) -> None:
+        """What a model does to pages: the span from `computed` is stored, and all it reads is read."""
         start = job.holding.computed
         for component, kind in enumerate(self.kinds):
             row = self.cache.rows[component].table[job.holding.row]
@@ -107,7 +112,6 @@ class World:
         for component, kind in enumerate(self.kinds):
             if not is_state(kind):
                 self.expect(job, component, range(first_key(kind, start), end))
-        self.cache.advance(job.holding, end)
 
     def require_own(self, job: Job, component: int, start: int, end: int) -> None:
         """Only pages of the request's own are written to."""
@@ -122,11 +126,15 @@ class World:
         return keeps_everything(self.kinds[component], self.cache.layout.context)
 
     def run_copies(self) -> None:
-        for copy in self.cache.pending_copies():
-            self.contents.copy(copy)
-        for discard in self.cache.pending_discards():
-            self.contents.forget(discard.component, np.array(discard.pages))
+        self.move(self.cache.pending_copies(), self.cache.pending_discards())
         self.cache.copies_done()
+
+    def move(self, copies: Iterable[PageCopy], discards: Iterable[Discard]) -> None:
+        """What a step does before any span."""
+        for copy in copies:
+            self.contents.copy(copy)
+        for discard in discards:
+            self.contents.forget(discard.component, np.array(discard.pages))
 
     def forget_free(self) -> None:
         """What nobody owns holds nothing, lest a page that comes back be right by chance.

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 
 from transom.kv.components import PageRule
 from transom.kv.holding import Holding, Namespace, Offer
-from transom.kv.match import Hit, Share, best_hit, repaired
+from transom.kv.match import Hit, Share, best_hit, repaired, with_full_pages
 from transom.kv.pool import PagePool, as_pages
 from transom.kv.tree import as_key
 from transom.values import RequestId, Tokens
@@ -14,12 +14,21 @@ if TYPE_CHECKING:
     from transom.kv.cache import HybridCache
 
 
-def ways(cache: "HybridCache", namespace: Namespace, tokens: Tokens) -> Iterator[Offer]:
-    """All ways to begin, the fewest tokens to compute first. To be used before the tree changes."""
-    hit = best_hit(cache.tree, cache.grids, namespace, as_key(tokens, len(tokens) - 1))
+def ways(
+    cache: "HybridCache", namespace: Namespace, tokens: Tokens, latest: int | None = None
+) -> Iterator[Offer]:
+    """All ways to begin, the fewest tokens to compute first. To be used before the tree changes.
+
+    All compute the token at `latest`, exactly, if that is before the last one.
+    """
+    last = max(0, len(tokens) - 1)
+    key = as_key(tokens, last if latest is None else min(last, latest))
+    hit = best_hit(cache.tree, cache.grids, namespace, key)
     repair = repaired(hit, cache.grids, cache.layout.layers)
     if repair:
         yield offer_of(repair, cache.grids, cache.pools)
+    if latest is not None and latest < last:
+        hit = with_full_pages(cache.tree, cache.grids, namespace, as_key(tokens, last), hit)
     if hit.begin.full_until:
         yield offer_of(hit, cache.grids, cache.pools)
     yield cache.cold()

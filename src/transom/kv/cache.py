@@ -29,16 +29,7 @@ from transom.kv.stats import CacheStats, Counters, cache_stats
 from transom.kv.tree import TOKEN_BYTES, Path, PrefixTree, as_key
 from transom.values import Discard, PageCopy, RequestId, Tokens
 
-__all__ = [
-    "Begin",
-    "CacheLayout",
-    "Holding",
-    "HybridCache",
-    "Namespace",
-    "Offer",
-    "PrefixCaching",
-    "Transaction",
-]
+__all__ = ["Begin", "CacheLayout", "Holding", "HybridCache", "Namespace", "Offer", "PrefixCaching"]
 
 
 class HybridCache:
@@ -86,9 +77,9 @@ class HybridCache:
         """The way to begin that computes the fewest tokens, at least one; `cold()` if there is no other."""
         return next(ways(self, namespace, tokens))
 
-    def offers(self, namespace: Namespace, tokens: Tokens) -> tuple[Offer, ...]:
-        """All ways to begin, the fewest tokens to compute first: repair, the longest hit, `cold()`."""
-        return tuple(ways(self, namespace, tokens))
+    def offers(self, namespace: Namespace, tokens: Tokens, latest: int | None = None) -> tuple[Offer, ...]:
+        """All ways to begin, at the `latest` there; fewest tokens to compute first; `cold()` is the last."""
+        return tuple(ways(self, namespace, tokens, latest))
 
     def cold(self) -> Offer:
         """To begin at 0, which is always offered."""
@@ -112,12 +103,8 @@ class HybridCache:
         assert start < end, (start, end)
         return min([grid.cut(start, end) for grid in self.grids])
 
-    def fits_alone(self, tokens: int, chunk: int) -> bool:
-        """Whether a request of `tokens` in all, computed `chunk` at a time, fits an empty cache."""
-        return tokens <= sizes.longest_alone(self.layout, chunk)
-
     def longest_alone(self, chunk: int) -> int:
-        """The longest request, in tokens, that `fits_alone`: the served context's bound."""
+        """The longest request, in tokens, that fits an empty cache, computed `chunk` at a time."""
         return sizes.longest_alone(self.layout, chunk)
 
     def stats(self) -> CacheStats:
@@ -126,7 +113,7 @@ class HybridCache:
 
     def explain(self, namespace: Namespace, tokens: Tokens) -> Explanation:
         """Why a request with `tokens` would begin where it would."""
-        key = as_key(tokens, len(tokens) - 1)
+        key = as_key(tokens, max(0, len(tokens) - 1))
         return explain(self.tree, self.grids, self.layout.layers, self.log, namespace, key)
 
     def events(self, since: int) -> EventBatch:
@@ -192,9 +179,9 @@ class HybridCache:
         """The runner has computed up to `end`."""
         self._require_live(holding)
         assert holding.computed < end <= holding.allocated, (holding, end)
-        assert not any(pending.concerns(holding) for pending in self.pending), "its copies have not run"
-        with self._journal.transaction():
-            self._journal.assign(holding, "computed", end)
+        for pending in self.pending:
+            assert not pending.concerns(holding), "its copies have not run"
+        self._journal.assign_alone(holding, "computed", end)
 
     def truncate(self, holding: Holding, end: int) -> None:
         """Gives back the pages beyond `end`, which is not before `computed`."""
@@ -258,10 +245,11 @@ class HybridCache:
     def fork(self, holding: Holding, request: RequestId, tokens: Tokens) -> Holding:
         """A second holding where `holding` stands: whole pages shared, the rest copied. Raises NoSpace.
 
-        `tokens` are those computed, at least. What the copies read must not change before they have run.
+        `tokens` are those computed, at least. What the copies read must not change before they have run. A
+        snapshot of `holding` may still be in the making: that reads its state, as the child's copy does.
         """
         self._require_live(holding)
-        assert not any(pending.holding is holding for pending in self.pending), "its copies have not run"
+        assert not any(p.holding is holding and p.snapshot_of is None for p in self.pending), self.pending
         if None not in self.holdings:
             raise NoSpace("rows", 1, 0)
         with self._journal.transaction():
@@ -297,6 +285,15 @@ class HybridCache:
             assert not self.pending, self.pending
             for namespace in {pending.holding.namespace for pending in done}:
                 self._purge_if_hidden(namespace)
+
+    def copies_failed(self) -> frozenset[RequestId]:
+        """A step failed, so snapshots in the making are gone. Returns those whose copies may not have run."""
+        readers = [pending for pending in self.pending if pending.snapshot_of is None]
+        with self._journal.transaction():
+            self._end_copies(readers)
+            self._snapshots.withdraw(self.pending)
+            self.copies_done()
+        return frozenset([pending.holding.request for pending in readers])
 
     def flush(self) -> None:
         """A new epoch: nothing cached is found any more; running requests go on.

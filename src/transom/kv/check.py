@@ -1,6 +1,8 @@
 """All invariants of architecture.md, compared as sets. Slow on purpose: it trusts no counter."""
 
 from collections import Counter
+from collections.abc import Iterator
+from operator import ge, le
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -27,16 +29,14 @@ def check(cache: "HybridCache") -> None:
         _check_references(cache, component, where)
         _check_hidden(cache, component, where)
     for row, holding in enumerate(cache.holdings):
-        if holding is None:
-            assert not any(rows.table[row].any() for rows in cache.rows), (
-                row,
-                "names pages without a holding",
-            )
-        else:
+        if holding is not None:
             assert holding.row == row, (row, holding)
             _check_holding(cache, holding)
             for component, where in enumerate(places):
                 _check_path(cache, holding, component, where)
+    unused = [row for row, holding in enumerate(cache.holdings) if holding is None]
+    for rows in cache.rows:
+        assert not rows.table[unused].any(), (unused, "name pages without a holding", rows.table)
     _check_orders(cache)
     _check_budget(cache)
 
@@ -81,7 +81,7 @@ def _places(cache: "HybridCache", component: int) -> dict[int, Place]:
 
 
 def _named(cache: "HybridCache", component: int, holding: "Holding", start: int, end: int) -> list[int]:
-    return [int(page) for page in cache.rows[component].table[holding.row, start:end] if page]
+    return [page for page in cache.rows[component].table[holding.row, start:end].tolist() if page]
 
 
 def _check_owners(cache: "HybridCache", component: int, places: dict[int, Place]) -> None:
@@ -100,10 +100,10 @@ def _check_owners(cache: "HybridCache", component: int, places: dict[int, Place]
     for page, owner in [(page, FREE) for page in free] + private:
         assert page not in owners, (pool.name, page, "owned by", owners[page], "and", owner)
         owners[page] = owner
-    assert set(owners) == set(range(1, pool.capacity + 1)), (pool.name, "lost or unknown", owners)
-    noted = pool.owners()
-    assert all(noted[page] == owner for page, owner in owners.items()), (pool.name, owners, noted)
-    assert noted[0] == FREE, noted[0]
+    assert owners.keys() == set(range(1, pool.capacity + 1)), (pool.name, "lost or unknown", owners)
+    owners[0] = FREE
+    noted = dict(enumerate(pool.owners().tolist()))
+    assert noted == owners, (pool.name, noted, owners)
     assert (pool.free, pool.tree) == (len(free), len(places)), (pool.name, pool.free, pool.tree)
 
 
@@ -115,10 +115,10 @@ def _check_references(cache: "HybridCache", component: int, places: dict[int, Pl
         if holding is not None:
             readers.update(_named(cache, component, holding, 0, holding.shared(cache.grids[component])))
     readers.update(p.pin for p in cache.pending if p.copy.component == component and p.pin)
-    assert set(readers) <= set(places), (pool.name, "read but not the tree's", set(readers) - set(places))
+    assert readers.keys() <= places.keys(), (pool.name, "read but not the tree's", readers, places)
     noted = pool.references(np.arange(pool.capacity + 1)).tolist()
     assert noted == [readers[page] for page in range(pool.capacity + 1)], (pool.name, noted, readers)
-    assert pool.idle == len(set(places) - set(readers)), (pool.name, pool.idle)
+    assert pool.idle == len(places.keys() - readers.keys()), (pool.name, pool.idle)
 
 
 def _check_hidden(cache: "HybridCache", component: int, places: dict[int, Place]) -> None:
@@ -134,18 +134,28 @@ def _check_hidden(cache: "HybridCache", component: int, places: dict[int, Place]
 def _check_references_along(cache: "HybridCache", root: Root) -> None:
     """3: references are prefix-closed, and no component is read where a rooted one is not."""
     rooted = [c for c in range(len(cache.pools)) if cache.tree.rooted[c]]
+    if not rooted:
+        return
+    counted: dict[Node, list[list[int]]] = {root: [[0]] * len(cache.pools)}
+    for node in _below(root):
+        pairs = zip(cache.pools, node.pages, strict=True)
+        counted[node] = [pool.references(pages).tolist() for pool, pages in pairs]
+    for node, counts in counted.items():
+        for stem in rooted:
+            below = sum(counted[child][stem][0] for child in node.children.values())
+            falling = all(map(ge, counts[stem], counts[stem][1:]))
+            assert node is root or (falling and below <= counts[stem][-1]), (node, counts, below)
+            for component, other in enumerate(counts):
+                assert all(map(le, other, counts[stem])), (node, component, other, counts[stem])
+
+
+def _below(root: Root) -> Iterator[Node]:
+    """Every node but the root, parents first."""
     ahead: list[Node] = list(root.children.values())
     while ahead:
         node = ahead.pop()
+        yield node
         ahead.extend(node.children.values())
-        counts = [pool.references(pages) for pool, pages in zip(cache.pools, node.pages, strict=True)]
-        for stem in rooted:
-            below = sum(
-                int(cache.pools[stem].references(child.pages[stem])[0]) for child in node.children.values()
-            )
-            assert (np.diff(counts[stem]) <= 0).all() and below <= counts[stem][-1], (node, counts, below)
-            for component, other in enumerate(counts):
-                assert (other <= counts[stem]).all(), (node, component, other, counts[stem])
 
 
 def _check_shape(cache: "HybridCache", root: Root) -> None:

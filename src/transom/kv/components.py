@@ -139,6 +139,10 @@ class Grid:
         assert pages >= 0, pages
         return int(_held(self.component, self.page_size, 1 << max(0, pages - 1).bit_length())[pages])
 
+    def held_up_to(self, pages: int) -> NDArray[np.int64]:
+        """`held` of every number of pages up to `pages`; not to be written to."""
+        return _held(self.component, self.page_size, 1 << max(0, pages - 1).bit_length())[: pages + 1]
+
     def cut(self, start: int, end: int) -> int:
         """Where a span from `start` must stop, at most `end`."""
         return end
@@ -211,6 +215,9 @@ class SnapshotGrid:
 
     def held(self, pages: int) -> int:
         return 1
+
+    def held_up_to(self, pages: int) -> NDArray[np.int64]:
+        return np.ones(pages + 1, dtype=np.int64)
 
     def cut(self, start: int, end: int) -> int:
         """The first place after `start` where a snapshot can be kept, if it comes before `end`."""

@@ -29,6 +29,12 @@ class Journal:
         self.log(setattr, owner, name, getattr(owner, name))
         setattr(owner, name, value)
 
+    def assign_alone(self, owner: object, name: str, value: object) -> None:
+        """`assign`, of a transition that is nothing else: outside a transaction there is nothing to undo."""
+        if self._depth:
+            self.log(setattr, owner, name, getattr(owner, name))
+        setattr(owner, name, value)
+
     def mark(self) -> Savepoint:
         assert self._depth, "a savepoint outside a transaction"
         return Savepoint(len(self._undos))

@@ -103,6 +103,16 @@ def repaired(hit: Hit, grids: tuple[PageRule, ...], layers: tuple[int, ...]) -> 
     return Hit(hit.path, Begin(start, until, exact_from, clip=start))
 
 
+def with_full_pages(
+    tree: PrefixTree, grids: tuple[PageRule, ...], namespace: Namespace, key: bytes, hit: Hit
+) -> Hit:
+    """`hit`, made for a part of `key`, with the full pages that are there of all of it."""
+    start = hit.begin.start
+    if start % grids[0].page_size:
+        return hit
+    return _Rule(tree.walk(namespace, key), grids).hit(start)
+
+
 def found_again(
     tree: PrefixTree, grids: tuple[PageRule, ...], namespace: Namespace, tokens: Tokens, begin: Begin
 ) -> Hit | None:

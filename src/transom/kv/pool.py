@@ -1,8 +1,7 @@
 """Pages of one component: who owns each, and how many rows read it."""
 
-from collections.abc import Callable
 from sys import byteorder
-from typing import Any, Final, cast
+from typing import Any, Final
 
 import numpy as np
 from numpy._core import multiarray
@@ -41,6 +40,11 @@ def pages_of(run: Run) -> Pages:
     return np.frombuffer(run, _ID)
 
 
+def count_nonzero(entries: NDArray[Any]) -> int:
+    """Without the dispatch of np.count_nonzero, which takes three times as long as the counting."""
+    return int(multiarray.count_nonzero(entries))
+
+
 def present(entries: Pages) -> Pages:
     """`entries` without holes; mostly there are none."""
     return entries if count_nonzero(entries) == len(entries) else entries[entries != 0]
@@ -50,9 +54,6 @@ def without_holes(run: Run) -> Run:
     """The same of a run."""
     return present(pages_of(run)).tobytes() if run else run
 
-
-count_nonzero = cast(Callable[[NDArray[Any]], int], multiarray.count_nonzero)
-"""Without the dispatch of np.count_nonzero, which takes three times as long as the counting."""
 
 _ID = np.dtype(np.int64)
 _ONE, _TREE = np.array(1, np.int32), np.array(TREE, np.int32)
@@ -117,7 +118,7 @@ class PagePool:
 
     def unreferenced(self, pages: Pages) -> int:
         """How many of `pages` no row reads; 0 is no page."""
-        return count_nonzero(self._state[pages] == _TREE)
+        return int(count_nonzero(self._state[pages] == _TREE))
 
     def is_of_tree(self, page: int) -> bool:
         assert 0 < page <= self.capacity, (self.name, page)
@@ -199,7 +200,7 @@ class PagePool:
         self._journal.log(self._end_read, index)
         self._state[index] = state - _ONE
         if not fewest:
-            self.idle -= len(index) - count_nonzero(state - _TREE)
+            self.idle -= len(index) - int(count_nonzero(state - _TREE))
 
     def unreference(self, pages: ArrayLike) -> None:
         """One row less reads each of `pages`, distinct pages of the tree."""
@@ -213,7 +214,7 @@ class PagePool:
         state += _ONE
         self._state[index] = state
         if fewest == 1:
-            self.idle += len(index) - count_nonzero(state - _TREE)
+            self.idle += len(index) - int(count_nonzero(state - _TREE))
 
     # ---------------------------------------------------------------- inverses
 

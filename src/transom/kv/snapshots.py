@@ -59,15 +59,24 @@ class SnapshotKeeper:
             ]
         )
 
+    def withdraw(self, pending: tuple[Pending, ...]) -> None:
+        """The pages into which states are to be copied go back, and leave holes. Nobody reads them."""
+        for each in pending:
+            assert each.snapshot_of is not None, each
+            node, index = _place(self.tree.walk(each.holding.namespace, each.snapshot_of))
+            assert node.pages[each.copy.component][index] == each.copy.target, (node, index, each)
+            self.tree.vacate(node, each.copy.component, [index])
+            self.tree.trim(node)
+
     def left_by(self, holding: Holding, pending: tuple[Pending, ...]) -> tuple[Pending, ...]:
-        """What is pending when `holding` ends: of its snapshots not copied yet nothing."""
-        for one in pending:
-            if one.snapshot_of is not None and one.holding is holding:
-                pending = self.leave(one, pending)
+        """As `holding` ends: its own page takes the place of each copy not made yet. What is pending then."""
+        for each in pending:
+            if each.snapshot_of is not None and each.holding is holding:
+                pending = self._leave(each, pending)
         return pending
 
-    def leave(self, pending: Pending, all_pending: tuple[Pending, ...]) -> tuple[Pending, ...]:
-        """The request of `pending` ends: its own page becomes the snapshot, the copy's target goes back.
+    def _leave(self, pending: Pending, all_pending: tuple[Pending, ...]) -> tuple[Pending, ...]:
+        """Its own page becomes the snapshot, the copy's target goes back.
 
         Whoever was to copy from the target copies from that page. Returns what is pending then.
         """

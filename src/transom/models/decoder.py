@@ -23,7 +23,20 @@ class Batch:
 
 
 def forward(ops: Ops, model: Model, kv: tuple[PagedKV, ...], batch: Batch) -> F32:
-    """Stores the keys and values of all tokens; returns logits `[wanted, vocabulary]`.
+    """Stores the keys and values of all tokens; returns logits `[wanted, vocabulary]`: see `hidden`."""
+    return head(ops, model, hidden(ops, model, kv, batch))
+
+
+def head(ops: Ops, model: Model, x: F32) -> F32:
+    """From what `hidden` returns, or any part of it, to logits `[rows, vocabulary]`."""
+    if len(x) == 0:
+        return np.empty((0, model.spec.vocabulary), dtype=np.float32)
+    weights = model.weights
+    return ops.matmul(ops.norm_prepare(x, weights.final_norm, model.spec.eps, weights.head), weights.head)
+
+
+def hidden(ops: Ops, model: Model, kv: tuple[PagedKV, ...], batch: Batch) -> F32:
+    """Stores the keys and values of all tokens; returns what the last layer says, `[wanted, dim]`.
 
     `kv` has one entry per component. Every row's pages must cover what its span reads and stores.
     """
@@ -36,13 +49,13 @@ def forward(ops: Ops, model: Model, kv: tuple[PagedKV, ...], batch: Batch) -> F3
         q = _store(ops, spec.eps, layer, layer_weights, x, rotations[layer.rope], kv, spans)
         if number == last and len(batch.wanted) == 0:
             # Nobody asks what the top layer says of these tokens; its keys and values are stored.
-            return np.empty((0, spec.vocabulary), dtype=np.float32)
+            return x[:0]
         attended = ops.attention(q, layer.attention, kv[layer.component], layer.index, spans)
         if number == last:
             # Rows are independent, so those not wanted need not be computed further.
             x, attended = x[batch.wanted], attended[batch.wanted]
         _mix(ops, spec, layer_weights, x, attended)
-    return ops.matmul(ops.norm_prepare(x, weights.final_norm, spec.eps, weights.head), weights.head)
+    return x
 
 
 def _store(

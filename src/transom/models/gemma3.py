@@ -25,7 +25,7 @@ FULL, WINDOW = 0, 1
 
 def load(file: GgufFile) -> Model:
     """Raises ModelFileError, naming what is missing or of the wrong shape."""
-    spec = _spec(file)
+    spec = read_spec(file)
     layers = tuple(_layer(file, spec, number) for number in range(len(spec.layers)))
     tensors = Tensors(file)
     embedding = tensors.packed("token_embd", spec.vocabulary, spec.dim, Precision.INT16)
@@ -35,7 +35,8 @@ def load(file: GgufFile) -> Model:
     )
 
 
-def _spec(file: GgufFile) -> ModelSpec:
+def read_spec(file: GgufFile) -> ModelSpec:
+    """Raises ModelFileError."""
     meta = file.metadata
     dim = meta.integer("gemma3.embedding_length")
     layers = meta.integer("gemma3.block_count")

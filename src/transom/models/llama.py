@@ -25,7 +25,7 @@ SmolLM2 135M grows by 0.9% over float32, with 16 in all matrices but `gate_up` b
 
 def load(file: GgufFile) -> Model:
     """Raises ModelFileError, naming what is missing, of the wrong shape or not supported."""
-    spec = _spec(file)
+    spec = read_spec(file)
     layers = tuple(_layer(file, spec, number) for number in range(len(spec.layers)))
     tensors = Tensors(file)
     embedding = tensors.packed("token_embd", spec.vocabulary, spec.dim, Precision.INT16)
@@ -35,7 +35,8 @@ def load(file: GgufFile) -> Model:
     )
 
 
-def _spec(file: GgufFile) -> ModelSpec:
+def read_spec(file: GgufFile) -> ModelSpec:
+    """Raises ModelFileError."""
     meta = file.metadata
     dim = meta.integer("llama.embedding_length")
     layers = meta.integer("llama.block_count")

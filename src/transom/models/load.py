@@ -1,18 +1,40 @@
 """From an open model file to a `Model`: the architecture's name picks the family."""
 
+from collections.abc import Callable
+from dataclasses import dataclass
+
 from transom.errors import ModelFileError
 from transom.models import gemma3, llama
-from transom.models.spec import Model
+from transom.models.spec import Model, ModelSpec
 from transom.weights.gguf import GgufFile
 
-_FAMILIES = {gemma3.ARCHITECTURE: gemma3.load, llama.ARCHITECTURE: llama.load}
+
+@dataclass(frozen=True, slots=True)
+class _Family:
+    spec: Callable[[GgufFile], ModelSpec]
+    load: Callable[[GgufFile], Model]
+
+
+_FAMILIES = {
+    gemma3.ARCHITECTURE: _Family(gemma3.read_spec, gemma3.load),
+    llama.ARCHITECTURE: _Family(llama.read_spec, llama.load),
+}
 
 
 def load_model(file: GgufFile) -> Model:
     """Repacks the weights; the file may be closed after. Raises ModelFileError."""
+    return _family(file).load(file)
+
+
+def read_spec(file: GgufFile) -> ModelSpec:
+    """The model without its weights. Raises ModelFileError."""
+    return _family(file).spec(file)
+
+
+def _family(file: GgufFile) -> _Family:
     architecture = file.metadata.text("general.architecture")
-    load = _FAMILIES.get(architecture)
-    if load is None:
+    family = _FAMILIES.get(architecture)
+    if family is None:
         known = ", ".join(sorted(_FAMILIES))
         raise ModelFileError(f"{file.path}: architecture {architecture!r} is not supported ({known} are)")
-    return load(file)
+    return family

@@ -115,6 +115,14 @@ class Float32Ops:
                 logprobs[row] = values[tokens[row]] - values.max() - np.log(_weights(values).sum())
         return tokens, logprobs
 
+    def score(self, logits: F32, tokens: I32, top: int) -> tuple[F32, I32, F32]:
+        values = logits.astype(np.float64)
+        shifted = values - values.max(axis=1, keepdims=True)
+        logprobs = (shifted - np.log(np.exp(shifted).sum(axis=1, keepdims=True))).astype(np.float32)
+        best = np.argsort(-logits, axis=1, kind="stable")[:, :top].astype(np.int32)
+        of_tokens = np.take_along_axis(logprobs, tokens[:, np.newaxis].astype(np.int64), axis=1)[:, 0]
+        return of_tokens, best, np.take_along_axis(logprobs, best.astype(np.int64), axis=1)
+
     def copy_pages(self, kv: PagedKV, source: int, target: int, tokens: int) -> None:
         kv.pages[target, :, :, :tokens] = kv.pages[source, :, :, :tokens]
 

@@ -162,6 +162,13 @@ class NativeOps:
         _native.choose(logits, *limits, how.seed, how.position, tokens, logprobs)
         return tokens, logprobs
 
+    def score(self, logits: F32, tokens: I32, top: int) -> tuple[F32, I32, F32]:
+        rows = len(logits)
+        logprobs, best = np.empty(rows, np.float32), np.empty((rows, top), np.int32)
+        best_logprobs = np.empty((rows, top), np.float32)
+        _native.score(logits, tokens, logprobs, best, best_logprobs)
+        return logprobs, best, best_logprobs
+
     def copy_pages(self, kv: PagedKV, source: int, target: int, tokens: int) -> None:
         _native.copy_pages(kv.pages, kv.rows, kv.page_size, source, target, tokens)
 

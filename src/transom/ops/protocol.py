@@ -280,6 +280,15 @@ class Ops(Protocol):
         """
         ...
 
+    def score(self, logits: F32, tokens: I32, top: int) -> tuple[F32, I32, F32]:
+        """Log-probability of `tokens`, one per row of `[rows, vocab]`, and the `top` most probable tokens of
+        each row, at most all, with theirs: `[rows, top]`.
+
+        Log-probabilities and the order of tokens are those of `choose`. A row that chooses token 0 and NaN
+        has NaN throughout, and token 0 `top` times.
+        """
+        ...
+
     def copy_pages(self, kv: PagedKV, source: int, target: int, tokens: int) -> None:
         """The first `tokens` slots of every layer of `source`, to `target`."""
         ...

@@ -24,7 +24,7 @@ from transom.ops.protocol import (
     SpanRows,
 )
 from transom.ops.reference_attention import SpanKeys, attend_span
-from transom.ops.reference_choice import choose_row
+from transom.ops.reference_choice import choose_row, score_row
 
 _OUTPUTS_AT_ONCE = 256
 _RESULTS_AT_ONCE = 1 << 13
@@ -105,6 +105,14 @@ class ReferenceOps:
         chosen = [choose_row(row, how, index) for index, row in enumerate(logits)]
         tokens = np.array([token for token, _ in chosen], dtype=np.int32)
         return tokens, np.array([logprob for _, logprob in chosen], dtype=np.float32)
+
+    def score(self, logits: F32, tokens: I32, top: int) -> tuple[F32, I32, F32]:
+        rows = [score_row(row, int(token), top) for row, token in zip(logits, tokens, strict=True)]
+        return (
+            np.array([logprobs[0] for _, logprobs in rows], dtype=np.float32),
+            np.array([best for best, _ in rows], dtype=np.int32).reshape(len(rows), top),
+            np.array([logprobs[1:] for _, logprobs in rows], dtype=np.float32).reshape(len(rows), top),
+        )
 
     def copy_pages(self, kv: PagedKV, source: int, target: int, tokens: int) -> None:
         kv.pages[target, :, :, :tokens] = kv.pages[source, :, :, :tokens]

@@ -15,12 +15,22 @@ def choose_row(logits: F32, how: ChoiceRows, row: int) -> tuple[int, np.float32]
     if not np.isfinite(largest):  # NaN or +inf somewhere, or -inf everywhere
         return 0, np.float32(np.nan)
     token = int(np.argmax(logits)) if how.temperature[row] == 0 else _draw(logits, how, row)
-    return token, _logprob(logits - largest, token)
+    return token, _logprobs(logits - largest, [token])[0]
 
 
-def _logprob(shifted: F32, token: int) -> np.float32:
-    total = float(folded_sum(exp(shifted).astype(np.float64)))
-    return np.float32(np.float64(shifted[token]) - log64(total))
+@np.errstate(over="ignore", under="ignore", invalid="ignore")
+def score_row(logits: F32, token: int, top: int) -> tuple[list[int], list[np.float32]]:
+    """The `top` most probable tokens; the log-probabilities of `token`, and of them."""
+    largest = logits.max()
+    if not np.isfinite(largest):
+        return [0] * top, [np.float32(np.nan)] * (1 + top)
+    best = np.argsort(-logits, kind="stable")[:top].tolist()
+    return best, _logprobs(logits - largest, [token, *best])
+
+
+def _logprobs(shifted: F32, tokens: list[int]) -> list[np.float32]:
+    total = log64(float(folded_sum(exp(shifted).astype(np.float64))))
+    return [np.float32(np.float64(shifted[token]) - total) for token in tokens]
 
 
 def _draw(logits: F32, how: ChoiceRows, row: int) -> int:

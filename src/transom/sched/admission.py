@@ -2,38 +2,47 @@
 
 from dataclasses import dataclass, field
 
+import numpy as np
+
 from transom.kv.cache import Namespace, Offer
 from transom.kv.components import PageRule
 from transom.kv.room import Room
 from transom.sched.draft import Draft
+from transom.sched.forecast import Counts, Forecast, Life, forecast
 from transom.sched.intents import Admit
-from transom.sched.needs import PESSIMISM, added, expected_end, pages_at, still_to_take
-from transom.sched.prefixes import Publisher, is_promised
+from transom.sched.needs import PESSIMISM, added, pages_at
+from transom.sched.outputs import OutputLengths
+from transom.sched.prefixes import Promises, Publisher
+from transom.sched.running import PROMPT
 from transom.sched.spans import Pages, chunk_end, fit_end, is_cut
-from transom.sched.states import Progress, Running, Span, Waiting
-
-CONSIDERED = 32
-"""Waiting requests looked at in one plan, senior first."""
+from transom.sched.states import Progress, Span, Waiting
 
 PASSED_OVER = 2
 """Requests that do not fit before a plan stops looking for a smaller one. Each costs a look at the tree."""
 
 
 def plan_admissions(draft: Draft) -> None:
-    """Adds the spans of those who are admitted in this step, senior first.
+    """Adds the spans of those who are admitted in this step, in the order in which they are looked at.
 
-    A request that does not fit now is passed over, until it is the senior of all and out of patience: then
-    it comes in as soon as its next chunk fits, and nobody before it.
+    A request that does not fit now is passed over, until it has been so often enough, or is the senior of all
+    and out of patience: that one is looked at first, and comes in as soon as its next chunk fits.
     """
     situation = draft.situation
     if not situation.waiting or situation.rows_free <= 0 or draft.budget == 0:
         return
     desk = _Desk(draft, situation.rows_free, situation.cache.space(), situation.cache.grids)
+    urgent = situation.urgent
+    if urgent is not None and (not desk.consider(urgent, True) or desk.is_done):
+        return
     refused = 0
-    for position, waiting in enumerate(situation.waiting[:CONSIDERED]):
-        urgent = position == 0 and situation.is_urgent
-        refused += not desk.consider(waiting, urgent)
-        if desk.rows == 0 or draft.budget == 0 or refused > (0 if urgent else PASSED_OVER):
+    for waiting in situation.waiting:
+        if waiting is urgent:
+            continue
+        if not desk.consider(waiting, False):
+            refused += 1
+            if refused > PASSED_OVER or waiting.progress.id in situation.firm:
+                return
+        if desk.is_done:
             return
 
 
@@ -46,20 +55,28 @@ class _Desk:
     room: Room
     """Room when the step began: what lives are compared with."""
     grids: tuple[PageRule, ...]
-    publishers: list[Publisher] = field(init=False)
-    promised: Pages = field(init=False)
-    """Needs over life of those admitted in this plan."""
-    others: dict[int, Pages] = field(default_factory=dict)
-    """Needs over life of those that run, by the outputs expected of them."""
+    known: Counts = field(init=False)
+    """Tokens of those that run."""
+    outputs: OutputLengths = field(init=False)
+    promises: Promises = field(init=False)
+    admitted: list[Admit] = field(default_factory=list)
+    forecasts: dict[int, Forecast] = field(default_factory=dict)
+    """Of those that run and those admitted in this plan, by the factor on outputs."""
 
     def __post_init__(self) -> None:
-        page = self.draft.situation.cache.layout.page_size
-        running = (
-            Publisher(state.holding.namespace, state.progress.tokens(), state.holding.computed)
-            for state in self.draft.situation.running
-        )
-        self.publishers = [publisher for publisher in running if publisher.has_more(page)]
-        self.promised = (0,) * len(self.grids)
+        situation = self.draft.situation
+        page, running = situation.cache.layout.page_size, situation.running
+        self.known = np.array([state.progress.length for state in running], np.int64)
+        self.outputs = situation.outputs.seeing(self.known - situation.columns[PROMPT])
+        computed = np.array([state.holding.computed for state in running], np.int64)
+        self.promises = Promises(self.grids, situation.limits.prefix_gain_min)
+        for position in np.flatnonzero(computed // page < self.known // page):
+            state = running[int(position)]
+            self._promise(state.holding.namespace, state.progress, state.holding.computed)
+
+    @property
+    def is_done(self) -> bool:
+        return self.rows == 0 or self.draft.budget == 0
 
     def consider(self, waiting: Waiting, urgent: bool) -> bool:
         """Admits the request if it may come in now. False if pages are what it lacks.
@@ -70,13 +87,16 @@ class _Desk:
         cache = self.draft.situation.cache
         progress = waiting.progress
         free = urgent or not self.draft.spans
-        if not free and not self._has_place_for(progress, (1,) * len(self.grids)):
+        if not free and not self.room.covers((1,) * len(self.grids)):
             return False
         namespace = cache.namespace(progress.id, progress.request.salt)
-        offers = cache.offers(namespace, progress.tokens())
-        if not urgent and self._is_promised(progress, namespace, offers[0]):
+        offers = cache.offers(namespace, progress.tokens(), progress.start_limit)
+        cached = offers[0].begin.start
+        asked = progress.tokens(progress.start_limit + 1)
+        if not urgent and self.promises.is_promised(namespace, asked, cached=cached):
             return True
-        if not free and not self._has_place_for(progress, self._life(progress, offers[0])):
+        factor = PESSIMISM**progress.retractions
+        if not free and not self._forecast(factor).fits(self._life(progress, offers[0], factor), self.room):
             return False
         for tried in offers if free else offers[:1]:
             span = self._span(progress, tried, urgent)
@@ -85,42 +105,31 @@ class _Desk:
                 return True
         return False
 
-    def _is_promised(self, progress: Progress, namespace: Namespace, offer: Offer) -> bool:
-        situation = self.draft.situation
-        return is_promised(
-            self.publishers,
-            namespace,
-            progress.tokens(),
-            cached=offer.begin.start,
-            page_size=situation.cache.layout.page_size,
-            gain_min=situation.limits.prefix_gain_min,
-        )
+    def _promise(self, namespace: Namespace, progress: Progress, computed: int) -> None:
+        self.promises.add(Publisher(namespace, progress.tokens(), computed))
 
     # ------------------------------------------------------------ over a life
 
-    def _has_place_for(self, progress: Progress, life: Pages) -> bool:
-        need = added(added(life, self.promised), self._need_of_others(self._outputs_expected(progress)))
-        return self.room.covers(need)
+    def _forecast(self, factor: int) -> Forecast:
+        if factor not in self.forecasts:
+            situation = self.draft.situation
+            lives = forecast(situation.columns, self.known, self.grids, self.outputs, factor)
+            for intent in self.admitted:
+                lives = lives.plus(self._life(intent.waiting.progress, intent.offer, factor))
+            self.forecasts[factor] = lives
+        return self.forecasts[factor]
 
-    def _outputs_expected(self, progress: Progress) -> int:
-        return int(self.draft.situation.outputs_expected * PESSIMISM**progress.retractions)
-
-    def _life(self, progress: Progress, offer: Offer) -> Pages:
-        """Pages the request will take from room, most of its way, if it begins with `offer`."""
-        end = _end_of_life(progress, self._outputs_expected(progress))
-        grown = self._need(offer, end)
-        return tuple(min(need, pages_at(grid, end)) for need, grid in zip(grown, self.grids, strict=True))
-
-    def _need_of_others(self, outputs_expected: int) -> Pages:
-        if outputs_expected not in self.others:
-            need = (0,) * len(self.grids)
-            for state in self.draft.situation.running:
-                need = added(need, self._need_of(state, outputs_expected))
-            self.others[outputs_expected] = need
-        return self.others[outputs_expected]
-
-    def _need_of(self, state: Running, outputs_expected: int) -> Pages:
-        return still_to_take(self.grids, state.holding, _end_of_life(state.progress, outputs_expected))
+    def _life(self, progress: Progress, offer: Offer, factor: int) -> Life:
+        """What the request is expected to take if it begins with `offer`."""
+        expected = self.outputs.expected(progress.outputs, factor)
+        end = min(progress.kv_limit, progress.length + expected)
+        need = self._need(offer, end)
+        return Life(
+            known=progress.length,
+            steps=max(0, end - progress.length),
+            found=tuple([grid.entries(end) - n for n, grid in zip(need, self.grids, strict=True)]),
+            slides=tuple([min(n, pages_at(grid, end)) for n, grid in zip(need, self.grids, strict=True)]),
+        )
 
     # ------------------------------------------------------------ in this step
 
@@ -133,7 +142,10 @@ class _Desk:
         cache = self.draft.situation.cache
         page = cache.layout.page_size
         start, known = offer.begin.start, progress.length
-        end = cache.stop(start, chunk_end(start, known, self.draft.budget, page))
+        budget = max(self.draft.chunk_budget(start), int(urgent))
+        if budget == 0:
+            return None
+        end = cache.stop(start, chunk_end(start, known, budget, page))
         end = fit_end(start, end, page, lambda end: self.draft.lacks(self._need(offer, end)))
         if end == start or (self.draft.chunks and not urgent and is_cut(end, known, page)):
             return None
@@ -141,13 +153,10 @@ class _Desk:
 
     def _admit(self, intent: Admit) -> None:
         progress = intent.waiting.progress
-        self.promised = added(self.promised, self._life(progress, intent.offer))
-        self.publishers.append(Publisher(intent.namespace, progress.tokens(), intent.span.start))
+        self.admitted.append(intent)
+        for factor, lives in self.forecasts.items():
+            self.forecasts[factor] = lives.plus(self._life(progress, intent.offer, factor))
+        self._promise(intent.namespace, progress, intent.span.start)
         self.draft.take(self._need(intent.offer, intent.span.end))
-        self.draft.add(intent)
-        self.draft.chunks += 1
+        self.draft.chunk(intent)
         self.rows -= 1
-
-
-def _end_of_life(progress: Progress, outputs_expected: int) -> int:
-    return expected_end(progress.length, progress.outputs, progress.kv_limit, outputs_expected)

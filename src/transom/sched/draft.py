@@ -5,10 +5,11 @@ from dataclasses import dataclass, field
 
 from transom.kv.room import Room
 from transom.sched.intents import Admit, Continue, Plan, Situation
+from transom.sched.pacing import Pace
 from transom.sched.releases import releases
-from transom.sched.retraction import choose_victims
+from transom.sched.retraction import choose_victims, price_per_byte
 from transom.sched.spans import Pages
-from transom.sched.states import Running
+from transom.sched.states import Running, token_span
 from transom.values import RequestId
 
 
@@ -25,6 +26,8 @@ class Draft:
     parked: int = 0
     """Running requests that get no page in this step."""
     chunks: int = 0
+    pace: Pace | None = None
+    """Set once decodes are planned, if chunks must be short for their sake."""
 
     def __post_init__(self) -> None:
         self.budget = self.situation.limits.chunk_tokens
@@ -33,10 +36,21 @@ class Draft:
     def plan(self) -> Plan:
         return Plan(tuple(self.retracted), tuple(self.spans))
 
-    def add(self, intent: Continue | Admit) -> None:
+    def chunk_budget(self, start: int) -> int:
+        """Tokens that a chunk from `start` may have."""
+        return self.budget if self.pace is None else self.pace.most(start, self.budget)
+
+    def chunk(self, intent: Continue | Admit) -> None:
         self.spans.append(intent)
+        self.chunks += 1
         self.budget -= len(intent.span)
+        if self.pace is not None:
+            self.pace.spend(intent.span)
         assert self.budget >= 0, (self.budget, intent)
+
+    def decode(self, running: Running, position: int) -> None:
+        self.spans.append(Continue(running, token_span(position)))
+        self.budget -= 1
 
     def take(self, need: Pages) -> None:
         self.room = self.room.less(need)
@@ -60,7 +74,7 @@ class Draft:
             lambda gain: self.room.more(gain).covers(need),
             juniors,
             releases=self._gain,
-            recompute=_computed,
+            price=self._price,
         )
         if not victims:
             return False
@@ -76,6 +90,9 @@ class Draft:
         after = releases(cache, [r.holding for r in (*self.retracted, *victims)])
         return tuple(a - b for a, b in zip(after, before, strict=True))
 
-
-def _computed(running: Running) -> int:
-    return running.holding.computed
+    def _price(self, running: Running, gain: Pages) -> float:
+        """What others read too stays, and need not be computed again."""
+        cache = self.situation.cache
+        lost = max(gain) * cache.layout.page_size
+        sizes = cache.layout.page_bytes or (1,) * len(gain)
+        return price_per_byte(gain, sizes, min(lost, running.holding.computed))

@@ -2,22 +2,40 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from transom.kv.cache import HybridCache, Namespace, Offer
+from transom.sched.costs import StepCost
 from transom.sched.limits import Limits
+from transom.sched.outputs import OutputLengths
+from transom.sched.running import Columns
 from transom.sched.states import Running, Span, Waiting
+from transom.values import RequestId
+
+CONSIDERED = 32
+"""Waiting requests looked at in one plan."""
 
 
 @dataclass(frozen=True, slots=True)
 class Situation:
-    """All that a plan looks at. `waiting` and `running` are senior first."""
+    """All that a plan looks at.
+
+    waiting those to be looked at, in this order; `firm` are those whom nobody after them may pass
+    senior  of all that wait
+    running senior first; `columns` has a column for each
+    cost    of steps, as far as it is known
+    """
 
     cache: HybridCache
     limits: Limits
     turns: int
     waiting: Sequence[Waiting]
+    firm: frozenset[RequestId]
+    senior: Waiting | None
     running: Sequence[Running]
-    outputs_expected: float
+    columns: Columns
+    outputs: OutputLengths
+    cost: StepCost
 
     @property
     def rows_free(self) -> int:
@@ -25,18 +43,17 @@ class Situation:
         return min(self.limits.max_running, self.cache.layout.rows) - len(self.running)
 
     @property
-    def is_urgent(self) -> bool:
-        """Whether the senior of all waits, and has waited longer than patience allows."""
-        if not self.waiting:
-            return False
-        senior = self.waiting[0]
+    def urgent(self) -> Waiting | None:
+        """The senior of all, if it waits, and has waited longer than patience allows."""
+        senior = self.senior
+        if senior is None or self.turns - senior.since <= self.limits.patience_steps:
+            return None
         first = not self.running or senior.progress.seniority < self.running[0].progress.seniority
-        return first and self.turns - senior.since > self.limits.patience_steps
+        return senior if first else None
 
 
-@dataclass(frozen=True, slots=True)
-class Continue:
-    """A running request computes `span` next."""
+class Continue(NamedTuple):
+    """A running request computes `span` next. A tuple, as hundreds are made for a step."""
 
     running: Running
     span: Span

@@ -2,6 +2,8 @@
 
 from dataclasses import dataclass
 
+from transom.sched.policy import SchedulePolicy
+
 
 @dataclass(frozen=True, slots=True)
 class Limits:
@@ -18,11 +20,19 @@ class Limits:
     priority_bonus: int = 64
     """Arrivals that one step of priority is ahead."""
     first_outputs_expected: int = 32
-    """Output length expected before any request has finished; later the recent mean."""
+    """Output length expected before any request has finished; later as recent ones let expect."""
     prefix_gain_min: int = 32
     """A request waits for another's prefix only when that saves at least so many tokens."""
+    policy: SchedulePolicy = SchedulePolicy.LPM
+    """Who is looked at first of those that wait."""
+    passed_over_max: int = 256
+    """Admissions of its tenant after which nobody junior comes in before a request, fit or not."""
+    target_seconds: float | None = None
+    """What a step with decodes should take at most: prefill is cut to that, but not below a page."""
 
     def __post_init__(self) -> None:
         assert self.max_running >= 1 and self.chunk_tokens >= 1 and self.context >= 1, self
         assert self.patience_steps >= 0 and self.priority_bonus >= 0, self
         assert self.first_outputs_expected >= 1 and self.prefix_gain_min >= 1, self
+        assert self.passed_over_max >= 1, self
+        assert self.target_seconds is None or self.target_seconds > 0, self

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from transom.sched.admission import plan_admissions
 from transom.sched.draft import Draft
 from transom.sched.intents import Continue, Plan, Situation
+from transom.sched.pacing import Pace, pace_beside
 from transom.sched.spans import Pages, chunk_end, fit_end, is_cut
 from transom.sched.states import Running, Span
 
@@ -17,14 +18,24 @@ from transom.sched.states import Running, Span
 def plan(situation: Situation) -> Plan:
     """Plans one step."""
     draft = Draft(situation)
-    withheld = int(situation.is_urgent and situation.rows_free > 0 and draft.budget > 1)
+    withheld = int(situation.urgent is not None and situation.rows_free > 0 and draft.budget > 1)
     draft.budget -= withheld
-    prefills = _plan_decodes(draft, situation.running)
+    prefills = _plan_decodes(draft, situation.running) if situation.running else []
+    draft.pace = _pace(draft)
     _plan_chunks(draft, prefills)
     draft.budget += withheld
     if not draft.parked and not draft.retracted:  # who lacks a page now comes before who has none
         plan_admissions(draft)
     return draft.plan()
+
+
+def _pace(draft: Draft) -> Pace | None:
+    """None if nobody waits for this step's tokens, or nobody minds how long it takes."""
+    target = draft.situation.limits.target_seconds
+    if target is None or not draft.spans:
+        return None
+    decodes = [intent.span.start for intent in draft.spans]
+    return pace_beside(decodes, draft.situation.cost, target, draft.situation.cache.layout.page_size)
 
 
 def _is_decode(running: Running) -> bool:
@@ -33,17 +44,35 @@ def _is_decode(running: Running) -> bool:
 
 def _plan_decodes(draft: Draft, running: Sequence[Running]) -> list[Running]:
     """Plans every decode; returns the requests still in their prefill."""
-    reserve = _secure_lead(draft, running[0]) if running else None
+    reserve = _secure_lead(draft, running[0])
     prefills: list[Running] = []
+    plenty = draft.room.covers((len(running),) * len(draft.room.pages))
+    taking: list[Running] = []
     for position, state in enumerate(running):
-        if _is_decode(state):
-            _plan_decode(draft, state, position)
-        else:
+        holding = state.holding
+        end = holding.computed + 1
+        if end != state.progress.length:
             prefills.append(state)
+        elif draft.budget == 0 or (draft.gone and holding.request in draft.gone):
+            continue
+        elif end <= holding.allocated:
+            draft.decode(state, end - 1)
+        elif plenty:
+            taking.append(state)
+            draft.decode(state, end - 1)
+        elif _has_page(draft, state, position):
+            draft.decode(state, end - 1)
+    if taking:  # a page each is to be had, so they are counted once and together
+        draft.take(_growth_by_one(draft, taking))
     if reserve is not None:
         draft.budget += 1
         draft.give(reserve)
     return [state for state in prefills if state.progress.id not in draft.gone]
+
+
+def _growth_by_one(draft: Draft, decodes: Sequence[Running]) -> Pages:
+    growths = [draft.growth(state, state.holding.computed + 1) for state in decodes]
+    return tuple(map(sum, zip(*growths, strict=True)))
 
 
 def _secure_lead(draft: Draft, lead: Running) -> Pages | None:
@@ -58,36 +87,32 @@ def _secure_lead(draft: Draft, lead: Running) -> Pages | None:
     return need
 
 
-def _plan_decode(draft: Draft, running: Running, position: int) -> None:
-    if draft.budget == 0 or (draft.gone and running.progress.id in draft.gone):
-        return
-    holding = running.holding
-    end = holding.computed + 1
-    if end > holding.allocated:
-        need = draft.growth(running, end)
-        if not draft.make_room(need, position):
-            draft.parked += 1
-            return
-        draft.take(need)
-    draft.add(Continue(running, Span(end - 1, end)))
+def _has_page(draft: Draft, running: Running, position: int) -> bool:
+    """Whether the page that a decode needs is to be had: then it is taken."""
+    need = draft.growth(running, running.holding.computed + 1)
+    if not draft.make_room(need, position):
+        draft.parked += 1
+        return False
+    draft.take(need)
+    return True
 
 
 def _plan_chunks(draft: Draft, prefills: Sequence[Running]) -> None:
     for running in prefills:
-        if draft.budget == 0:
+        budget = draft.chunk_budget(running.holding.computed)
+        if budget == 0:
             return
-        _plan_chunk(draft, running)
+        _plan_chunk(draft, running, budget)
 
 
-def _plan_chunk(draft: Draft, running: Running) -> None:
+def _plan_chunk(draft: Draft, running: Running, budget: int) -> None:
     cache = draft.situation.cache
     page = cache.layout.page_size
     start, known = running.holding.computed, running.progress.length
-    end = cache.stop(start, chunk_end(start, known, draft.budget, page))
+    end = cache.stop(start, chunk_end(start, known, budget, page))
     end = fit_end(start, end, page, lambda end: draft.lacks(draft.growth(running, end)))
     if end == start:
         draft.parked += 1
     elif not (draft.chunks and is_cut(end, known, page)):
         draft.take(draft.growth(running, end))
-        draft.add(Continue(running, Span(start, end)))
-        draft.chunks += 1
+        draft.chunk(Continue(running, Span(start, end)))

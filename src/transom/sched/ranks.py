@@ -27,6 +27,10 @@ class Ranks(Generic[S]):
         states = self._states
         return (states[request] for _, request in self._order)
 
+    def first(self) -> S | None:
+        """The senior of all."""
+        return self._states[self._order[0][1]] if self._order else None
+
     def add(self, state: S) -> None:
         seniority = state.progress.seniority
         assert seniority[1] not in self._states, seniority

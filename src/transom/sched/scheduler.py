@@ -1,25 +1,39 @@
 """Continuous batching with chunked prefill: plan, commit, and apply what was computed."""
 
-from transom.errors import BadRequest, ConfigError, NoSpace, RequestTooLarge
-from transom.kv.cache import Holding, HybridCache, Transaction
-from transom.sched.intents import Admit, Continue, Plan, Situation
+from transom.errors import BadRequest, ConfigError, NoSpace
+from transom.kv.cache import Holding, HybridCache
+from transom.kv.journal import Transaction
+from transom.sched.commands import Drain, UpdateWeights
+from transom.sched.costs import CostLearner, counts_of
+from transom.sched.gate import Gate
+from transom.sched.intents import CONSIDERED, Admit, Continue, Plan, Situation
 from transom.sched.limits import Limits
-from transom.sched.needs import averaged
 from transom.sched.planning import plan
-from transom.sched.ranks import Ranks
-from transom.sched.states import Idle, IdleReason, Progress, Running, Scheduled, Seniority, Step, Waiting
+from transom.sched.results import Results, of_span
+from transom.sched.roster import Roster
+from transom.sched.states import (
+    Idle,
+    IdleReason,
+    Progress,
+    Running,
+    Scheduled,
+    Seniority,
+    Span,
+    Step,
+)
 from transom.sched.stats import Counters, SchedulerStats
+from transom.sched.submission import outputs_of, require_servable
 from transom.values import (
-    Choice,
     Ended,
     Event,
     FinishReason,
+    PauseMode,
     Request,
     RequestId,
     SpanWork,
     StepResult,
     StepWork,
-    TokenChosen,
+    UpdateMode,
 )
 
 Placed = tuple[Continue | Admit, Holding]
@@ -29,7 +43,8 @@ Placed = tuple[Continue | Admit, Holding]
 class Scheduler:
     """Owns the queue and the running set. Mutable; one step is in flight at a time.
 
-    Per turn: `tick`; `submit`, `abort`, `flush`; `plan`; `commit`; then, with a step, `apply` or `fail`.
+    Per turn: `tick` and `expire`; commands; `plan`; `commit`; then, with a step, `apply` or `fail`. What ends
+    while its step is in flight is told at once; its pages are back when the step has landed.
     """
 
     def __init__(self, cache: HybridCache, limits: Limits) -> None:
@@ -39,84 +54,134 @@ class Scheduler:
             raise ConfigError(f"a context of {limits.context} tokens does not fit in the cache; {fits} do")
         self._cache = cache
         self._limits = limits
-        self._waiting: Ranks[Waiting] = Ranks()
-        self._running: Ranks[Running] = Ranks()
         self._arrivals = 0
-        self._turns = 0
-        self._now = 0.0
-        self._outputs_expected = float(limits.first_outputs_expected)
+        self._costs = CostLearner()
         self._counters = Counters()
+        self._roster = Roster(cache, self._counters, limits)
+        self._results = Results(cache, self._roster, self._counters, limits.max_running)
+        self._gate = Gate()
 
     # ------------------------------------------------------------ commands
 
     def submit(self, request: Request) -> None:
         """Queues the request. Raises BadRequest; RequestTooLarge, with the numbers, if it can never run."""
-        self._require_servable(request)
-        progress = Progress(
-            request,
-            self._seniority(request),
-            limit=min(len(request.prompt) + request.max_tokens, self._limits.context),
-        )
-        self._arrivals += 1
-        self._waiting.add(Waiting(progress, self._turns))
+        self._gate.require_open()
+        require_servable(request, self._limits.context)
+        first, *siblings = outputs_of(request)
+        for output in (first, *siblings):
+            if output.id in self._roster:
+                raise BadRequest(f"a request with id {output.id} is unfinished", param="id")
+        self._roster.add(self._progress(first), [self._progress(sibling) for sibling in siblings])
 
     def abort(self, request: RequestId) -> tuple[Ended, ...]:
         """Ends the request, whatever it is doing; nothing if it is unknown or has ended."""
-        waiting = self._waiting.find(request)
-        if waiting is not None:
-            self._waiting.remove(waiting)
-            return (self._ended(waiting.progress, FinishReason.ABORT),)
-        running = self._running.find(request)
-        if running is None:
-            return ()
-        return (self._end(running, FinishReason.ABORT),)
+        return self._roster.stop(request, FinishReason.ABORT)
+
+    def abort_all(self) -> tuple[Ended, ...]:
+        return tuple(end for request in self.unfinished() for end in self.abort(request))
 
     def flush(self) -> None:
         """Forgets all cached prefixes. Running requests go on."""
         self._cache.flush()
 
+    def pause(self, mode: PauseMode) -> tuple[Ended, ...]:
+        """No step is planned until `resume`."""
+        self._gate.paused = True
+        match mode:
+            case PauseMode.IN_PLACE:
+                return ()
+            case PauseMode.RETRACT:
+                self._roster.retract_all()
+                return ()
+            case PauseMode.ABORT:
+                return self.abort_all()
+
+    def resume(self) -> None:
+        self._gate.paused = False
+
+    def update_weights(self, update: UpdateWeights) -> tuple[Ended, ...]:
+        """Makes way for other weights: see `update_due`. Raises BadRequest if it could never be due."""
+        self._gate.require_updatable(update.mode, begun=bool(len(self._roster.running)))
+        self._gate.update = update
+        match update.mode:
+            case UpdateMode.DRAIN:
+                return ()
+            case UpdateMode.RETRACT:
+                self._roster.retract_all()
+                return ()
+            case UpdateMode.ABORT:
+                return self.abort_all()
+
+    def drain(self, drain: Drain) -> None:
+        """Nothing enters any more; what is there goes on."""
+        self._gate.drain = drain
+
+    # ------------------------------------------------------------ commands that take time
+
+    def update_due(self) -> UpdateWeights | None:
+        """The update for which nobody computes any more; then `weights_changed` or `update_failed`."""
+        update = self._gate.update
+        if update is None or len(self._roster.running) or self._roster.in_flight is not None:
+            return None
+        return None if self._roster.waiting.senior(self._gate.admits) is not None else update
+
+    def weights_changed(self) -> int:
+        """Nothing computed before is found any more: outputs go on from tokens alone. The new epoch."""
+        assert not len(self._roster.running) and self._roster.in_flight is None, "KV of two sets of weights"
+        self._gate.update = None
+        self._cache.flush()
+        return self._cache.epoch
+
+    def update_failed(self) -> None:
+        """The weights are those they were."""
+        self._gate.update = None
+
+    def drained(self) -> Drain | None:
+        """What closed the entrance, if nothing is left."""
+        return None if self.has_work else self._gate.drain
+
     # ------------------------------------------------------------ a turn
 
     def tick(self, now: float) -> None:
         """The time of this turn. A clock that jumps back is taken as one that stands still."""
-        self._now = max(self._now, now)
+        self._roster.now = max(self._roster.now, now)
+
+    def expire(self) -> tuple[Ended, ...]:
+        """Ends every request whose deadline has passed, with what it has."""
+        passed = self._roster.deadlines.passed(self._roster.now)
+        return tuple(end for request in passed for end in self._roster.stop(request, FinishReason.DEADLINE))
 
     def unfinished(self) -> tuple[RequestId, ...]:
-        """Every request that has not ended, those that run first."""
-        return tuple(state.progress.id for states in (self._running, self._waiting) for state in states)
+        """Every request that has not ended: those that run, those that wait, those not born yet."""
+        return self._roster.unfinished()
 
     @property
     def has_work(self) -> bool:
-        """Whether any request is unfinished: if so, the next turn computes something."""
-        return bool(len(self._waiting) or len(self._running))
+        """Whether any request is unfinished: if so, and unless paused, the next turn computes something."""
+        return self._roster.has_work
 
     def plan(self) -> Plan:
         """What the next step should be. Changes nothing."""
-        return plan(
-            Situation(
-                cache=self._cache,
-                limits=self._limits,
-                turns=self._turns,
-                waiting=tuple(self._waiting),
-                running=tuple(self._running),
-                outputs_expected=self._outputs_expected,
-            )
-        )
+        if self._gate.paused:
+            return Plan((), ())
+        return plan(self._situation())
 
     def commit(self, plan: Plan) -> Step | Idle:
         """Retracts, admits and takes pages, in one transaction. A span without a page is not in the step."""
-        self._turns += 1
+        assert self._roster.in_flight is None, self._roster.in_flight
+        self._roster.turns += 1
+        self._roster.waiting.look_again()
         if not plan.spans:
             assert not plan.retract, plan
             return self._idle()
         with self._cache.transaction() as transaction:
             for victim in plan.retract:
-                self._give_back(victim)
+                self._roster.give_back(victim)
             placed = self._place(plan, transaction)
         for victim in plan.retract:
-            self._move_to_waiting(victim)
+            self._roster.retract(victim)
         scheduled = tuple(
-            Scheduled(self._running_for(intent, holding), intent.span) for intent, holding in placed
+            self._scheduled(self._running_for(intent, holding), intent.span) for intent, holding in placed
         )
         self._counters.deferred_spans += len(plan.spans) - len(scheduled)
         if not scheduled:
@@ -124,56 +189,86 @@ class Scheduler:
         self._counters.steps += 1
         self._counters.spans += len(scheduled)
         copies, discards = self._cache.pending_copies(), self._cache.pending_discards()
-        return Step(StepWork(tuple(map(_work, scheduled)), copies, discards), scheduled)
+        step = Step(StepWork(tuple(map(_work, scheduled)), copies, discards), scheduled)
+        self._roster.in_flight = step
+        return step
 
     def apply(self, step: Step, result: StepResult) -> tuple[Event, ...]:
         """What was computed is computed: advance, publish, slide or end. Tokens and ends, in span order."""
+        self._roster.land(step)
         self._cache.copies_done()
+        all_there = not self._roster.drop_those_that_left()
         events: list[Event] = []
-        for scheduled, choice in zip(step.scheduled, result.choices, strict=True):
-            self._advance(scheduled)
-            events += self._outcome(scheduled, choice)
+        for number, scheduled in enumerate(step.scheduled):
+            if all_there or self._roster.goes_on(scheduled.running):
+                self._results.apply(scheduled, step.work.spans[number], of_span(result, number), events)
+        if self._limits.target_seconds is not None:
+            self._costs.observe(counts_of(step.work), result.seconds)
         return tuple(events)
 
     def fail(self, step: Step, message: str) -> tuple[Event, ...]:
-        """The step was not computed: its requests end with an error, and nothing of it is published."""
+        """The step was not computed: its requests end with an error, and nothing of it is published.
+
+        So do those outside it that a copy was made for: nobody knows whether it was.
+        """
         self._counters.failed_steps += 1
-        ends = tuple(self._end(s.running, FinishReason.ERROR, message) for s in step.scheduled)
-        self._cache.copies_done()
-        return ends
+        self._roster.land(step)
+        copied = self._cache.copies_failed()
+        self._roster.drop_those_that_left()
+        unborn = [sibling.id for scheduled in step.scheduled for sibling in scheduled.siblings]
+        lost = (*unborn, *(scheduled.running.progress.id for scheduled in step.scheduled), *sorted(copied))
+        return tuple(
+            end for request in lost for end in self._roster.stop(request, FinishReason.ERROR, message)
+        )
 
     def stats(self) -> SchedulerStats:
-        return self._counters.snapshot(running=len(self._running), waiting=len(self._waiting))
+        waiting = len(self._roster.waiting) + len(self._roster.siblings)
+        return self._counters.snapshot(running=len(self._roster.running), waiting=waiting)
 
     # ------------------------------------------------------------ submit
 
-    def _require_servable(self, request: Request) -> None:
-        prompt, context = len(request.prompt), self._limits.context
-        if request.id in self._waiting or request.id in self._running:
-            raise BadRequest(f"a request with id {request.id} is unfinished", param="id")
-        if prompt == 0:
-            raise BadRequest("the prompt is empty", param="prompt")
-        if request.max_tokens < 0:
-            raise BadRequest(f"max_tokens is {request.max_tokens}; it cannot be negative", param="max_tokens")
-        if prompt > context:
-            raise RequestTooLarge(
-                f"the prompt has {prompt} tokens; this server's context is {context} tokens"
-            )
-        if prompt == context and request.max_tokens > 0:
-            raise RequestTooLarge(
-                f"the prompt has {prompt} tokens, which leaves no place for output: "
-                f"this server's context is {context} tokens"
-            )
+    def _progress(self, request: Request) -> Progress:
+        limit = min(len(request.prompt) + request.max_tokens, self._limits.context)
+        progress = Progress(request, self._seniority(request), limit)
+        self._arrivals += 1
+        return progress
 
     def _seniority(self, request: Request) -> Seniority:
         return (self._arrivals - self._limits.priority_bonus * request.priority, request.id)
 
-    # ------------------------------------------------------------ commit
+    # ------------------------------------------------------------ plan and commit
+
+    def _situation(self) -> Situation:
+        waiting = self._roster.waiting
+        is_full = len(self._roster.running) >= min(self._limits.max_running, self._cache.layout.rows)
+        considered = () if is_full else waiting.considered(CONSIDERED, self._gate.admits)
+        return Situation(
+            cache=self._cache,
+            limits=self._limits,
+            turns=self._roster.turns,
+            waiting=considered,
+            firm=frozenset([state.progress.id for state in considered if waiting.is_firm(state)]),
+            senior=waiting.senior(self._gate.admits),
+            running=self._roster.running.states(),
+            columns=self._roster.running.columns(),
+            outputs=self._roster.outputs.lengths(),
+            cost=self._costs.cost(),
+        )
 
     def _idle(self) -> Idle:
-        reason = IdleReason.NO_ROOM if self.has_work else IdleReason.NO_WORK
+        reason = IdleReason.NO_WORK
+        if self.has_work:
+            reason = IdleReason.PAUSED if self._gate.paused else IdleReason.NO_ROOM
         self._counters.idle[reason] += 1
-        return Idle(reason)
+        return Idle(reason, self._roster.deadlines.next)
+
+    def _scheduled(self, running: Running, span: Span) -> Scheduled:
+        """With its siblings, if it is about to choose its first token."""
+        scheduled = Scheduled(running, span)
+        if not len(self._roster.siblings):
+            return scheduled
+        siblings = self._roster.siblings.of(running.progress.id)
+        return Scheduled(running, span, siblings) if siblings and scheduled.samples else scheduled
 
     def _place(self, plan: Plan, transaction: Transaction) -> list[Placed]:
         """References first, then pages: no page that an admission counts on is reclaimed for a span.
@@ -183,16 +278,21 @@ class Scheduler:
         """
         held: list[Placed] = []
         for intent in plan.spans:
+            if isinstance(intent, Continue):
+                held.append((intent, intent.running.holding))
+                continue
             savepoint = transaction.savepoint()
             try:
                 held.append((intent, self._hold(intent)))
             except NoSpace:
                 transaction.rollback(savepoint)
-        return [(intent, holding) for intent, holding in held if self._extend(intent, holding, transaction)]
+        return [
+            (intent, holding)
+            for intent, holding in held
+            if intent.span.end <= holding.allocated or self._extend(intent, holding, transaction)
+        ]
 
-    def _hold(self, intent: Continue | Admit) -> Holding:
-        if isinstance(intent, Continue):
-            return intent.running.holding
+    def _hold(self, intent: Admit) -> Holding:
         progress = intent.waiting.progress
         return self._cache.admit(
             progress.id,
@@ -207,8 +307,6 @@ class Scheduler:
 
         Whole pages are taken, so that most decodes take none.
         """
-        if intent.span.end <= holding.allocated:
-            return True
         layout = self._cache.layout
         pages_end = intent.span.end + -intent.span.end % layout.page_size
         savepoint = transaction.savepoint()
@@ -219,99 +317,29 @@ class Scheduler:
             if isinstance(intent, Admit):
                 self._cache.drop(holding)
             return False
+        if isinstance(intent, Continue):
+            self._roster.running.refresh(intent.running)
         return True
 
     def _running_for(self, intent: Continue | Admit, holding: Holding) -> Running:
         if isinstance(intent, Continue):
             return intent.running
-        self._waiting.remove(intent.waiting)
-        running = Running(intent.waiting.progress, holding)
-        self._running.add(running)
-        self._count_admission(running.progress, holding)
-        return running
-
-    def _count_admission(self, progress: Progress, holding: Holding) -> None:
-        if not progress.admissions:
-            progress.cached_tokens = holding.start
-            self._counters.cached_tokens += holding.start
-            self._counters.prompt_tokens += len(progress.request.prompt)
-        progress.admissions += 1
-        progress.computed_peak = max(progress.computed_peak, holding.start)
-
-    # ------------------------------------------------------------ retract
-
-    def _give_back(self, victim: Running) -> None:
-        """Publishes what is computed, so that coming back is a hit as long as the memory is not needed."""
-        holding = victim.holding
-        self._cache.truncate(holding, holding.computed)
-        self._cache.publish(holding, victim.progress.tokens(holding.computed))
-        self._cache.drop(holding)
-
-    def _move_to_waiting(self, victim: Running) -> None:
-        self._running.remove(victim)
-        victim.progress.retractions += 1
-        self._counters.retractions += 1
-        self._waiting.add(Waiting(victim.progress, self._turns))
-
-    # ------------------------------------------------------------ apply
-
-    def _advance(self, scheduled: Scheduled) -> None:
-        """A page that is whole now goes to the tree, so that others find it from the next step on."""
-        running, span = scheduled.running, scheduled.span
-        self._cache.advance(running.holding, span.end)
-        page = self._cache.layout.page_size
-        if span.end // page > span.start // page:
-            self._cache.publish(running.holding, running.progress.tokens(span.end))
-            self._cache.slide(running.holding)
-        progress = running.progress
-        self._counters.computed_tokens += len(span)
-        if running.holding.clip:
-            self._counters.repaired_tokens += max(0, min(span.end, running.holding.full_until) - span.start)
-        self._counters.recomputed_tokens += max(0, min(span.end, progress.computed_peak) - span.start)
-        progress.computed_peak = max(progress.computed_peak, span.end)
-
-    def _outcome(self, scheduled: Scheduled, choice: Choice | None) -> tuple[Event, ...]:
-        running = scheduled.running
-        progress = running.progress
-        if choice is None:
-            done = scheduled.span.end == progress.limit
-            return (self._end(running, FinishReason.LENGTH),) if done else ()
-        progress.append(choice.token)
-        self._counters.generated_tokens += 1
-        chosen = TokenChosen(progress.id, choice.token, choice.logprob)
-        reason = _finish_reason(progress, choice.token)
-        return (chosen,) if reason is None else (chosen, self._end(running, reason))
-
-    # ------------------------------------------------------------ end
-
-    def _end(self, running: Running, reason: FinishReason, message: str = "") -> Ended:
-        self._running.remove(running)
-        self._cache.drop(running.holding)
-        return self._ended(running.progress, reason, message)
-
-    def _ended(self, progress: Progress, reason: FinishReason, message: str = "") -> Ended:
-        self._counters.finished += 1
-        if progress.outputs:
-            self._outputs_expected = averaged(self._outputs_expected, progress.outputs)
-        return progress.ended(reason, message)
+        return self._roster.begin(intent.waiting, holding)
 
 
 def _work(scheduled: Scheduled) -> SpanWork:
-    """Logits are wanted where the span reaches the last known token and another may follow."""
-    progress, holding, span = scheduled.running.progress, scheduled.running.holding, scheduled.span
-    wanted = span.end == progress.length and progress.wants_token
+    running, span, siblings = scheduled
+    progress, holding = running.progress, running.holding
+    request = progress.request
     return SpanWork(
-        request=progress.id,
-        row=holding.row,
-        start=span.start,
-        tokens=progress.slice(span),
-        sampling=progress.request.sampling if wanted else None,
+        request.id,
+        holding.row,
+        span.start,
+        progress.slice(span),
+        request.sampling if scheduled.samples else None,
         clip=holding.clip,
         store_from=holding.full_until,
+        siblings=tuple([sibling.request.sampling for sibling in siblings]) if siblings else (),
+        scoring=progress.scoring(span),
+        top=request.logprobs.top,
     )
-
-
-def _finish_reason(progress: Progress, token: int) -> FinishReason | None:
-    if token in progress.request.stop_ids:
-        return FinishReason.STOP
-    return FinishReason.LENGTH if progress.length == progress.limit else None

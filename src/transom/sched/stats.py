@@ -2,7 +2,8 @@
 
 from dataclasses import dataclass, field
 
-from transom.sched.states import IdleReason
+from transom.sched.states import IdleReason, Progress, Running, Span
+from transom.values import FinishReason
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +31,18 @@ class SchedulerStats:
     """Planned spans dropped at commit: admissions whose hit was reclaimed for another's copied page. Rare."""
     failed_steps: int
     idle: dict[IdleReason, int]
+    admissions: int = 0
+    """First ones, and those after a retraction."""
+    queue_seconds: float = 0.0
+    """Time in the queue of those admitted, added up."""
+    aborted: int = 0
+    """Requests ended by somebody's wish."""
+    expired: int = 0
+    """Requests ended by their deadline."""
+    forks: int = 0
+    """Further outputs born beside their first one."""
+    forks_put_off: int = 0
+    """Further outputs that found no room, and wait like others."""
 
 
 @dataclass(slots=True)
@@ -48,7 +61,33 @@ class Counters:
     spans: int = 0
     deferred_spans: int = 0
     failed_steps: int = 0
+    admissions: int = 0
+    queue_seconds: float = 0.0
+    aborted: int = 0
+    expired: int = 0
+    forks: int = 0
+    forks_put_off: int = 0
     idle: dict[IdleReason, int] = field(default_factory=lambda: dict.fromkeys(IdleReason, 0))
+
+    def admit(self, progress: Progress, cached: int, queue_seconds: float) -> None:
+        self.admissions += 1
+        self.queue_seconds += queue_seconds
+        if not progress.admissions:
+            self.cached_tokens += cached
+            self.prompt_tokens += len(progress.request.prompt)
+
+    def compute(self, running: Running, span: Span) -> None:
+        """`span` has been computed; the request's peak is still that before."""
+        holding = running.holding
+        self.computed_tokens += len(span)
+        if holding.clip:
+            self.repaired_tokens += max(0, min(span.end, holding.full_until) - span.start)
+        self.recomputed_tokens += max(0, min(span.end, running.progress.computed_peak) - span.start)
+
+    def end(self, reason: FinishReason) -> None:
+        self.finished += 1
+        self.aborted += reason is FinishReason.ABORT
+        self.expired += reason is FinishReason.DEADLINE
 
     def snapshot(self, *, running: int, waiting: int) -> SchedulerStats:
         return SchedulerStats(
@@ -67,4 +106,10 @@ class Counters:
             deferred_spans=self.deferred_spans,
             failed_steps=self.failed_steps,
             idle=dict(self.idle),
+            admissions=self.admissions,
+            queue_seconds=self.queue_seconds,
+            aborted=self.aborted,
+            expired=self.expired,
+            forks=self.forks,
+            forks_put_off=self.forks_put_off,
         )

@@ -41,6 +41,7 @@ class Account:
     def answered(self, answer: Answer, queue_seconds: float) -> None:
         """An answer has all its tokens. Of several, the one that waited longest counts."""
         self._queue_seconds = max(self._queue_seconds, queue_seconds)
+        self._metrics.queued(queue_seconds)
         self._metrics.finished(answer.finish or "error", _seconds(self._scope), answer.tokens)
 
     def failed(self, error: Exception, answers: int) -> None:

@@ -4,21 +4,26 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from transom import wire
-from transom.server.errors import Refused, bad_request, internal
+from transom.server.errors import Refused, bad_request, internal, unavailable
 from transom.server.text import ModelText
 from transom.text.stops import StopMatcher
-from transom.values import FinishReason, Usage
+from transom.values import FinishReason, Tokens, Usage
 
 LOWEST_LOGPROB = -9999.0
 """Stands for minus infinity, which JSON cannot write; OpenAI's number."""
 
 
 class TokenLogprob(NamedTuple):
-    """One output token for the client: its bytes and where its text begins in the answer, in characters."""
+    """One token for the client: its bytes and where its text begins in the answer, in characters.
+
+    `logprob` is None of a prompt's first token, before which there is nothing. `top` are the most probable
+    tokens at its place.
+    """
 
     piece: bytes
-    logprob: float
+    logprob: float | None
     offset: int
+    top: tuple[tuple[bytes, float], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,9 +46,12 @@ class Rules:
 
 
 class Answer:
-    """One choice in the making. Mutable; fed in order with the replies of one engine request."""
+    """One choice in the making. Mutable; fed in order with the replies of one engine request.
 
-    def __init__(self, index: int, rules: Rules) -> None:
+    With `echo`, the prompt is its beginning: at once, or token by token as log-probabilities of it come.
+    """
+
+    def __init__(self, index: int, rules: Rules, echo: Tokens | None = None) -> None:
         self.index = index
         self.tokens = 0
         """Output tokens delivered: all up to the one that completed a stop string."""
@@ -56,6 +64,25 @@ class Answer:
         self._pending: list[str] = []
         self._logprobs: list[TokenLogprob] = []
         self._length = 0
+        self._echo = iter(_spelled(rules.text, echo)) if echo is not None else iter(())
+        if rules.logprobs:
+            self._repeat(next(self._echo, None), None, ())
+        else:
+            self._pending += [text for _, text in self._echo]
+
+    def score(self, out: wire.ScoreOut) -> None:
+        """The engine's word on the next token of the prompt."""
+        self._repeat(next(self._echo, None), out.logprob, out.top)
+
+    def _repeat(
+        self, token: tuple[int, str] | None, logprob: float | None, top: tuple[tuple[int, float], ...]
+    ) -> None:
+        if token is None:
+            return
+        number, text = token
+        self._told(number, logprob, top, self._length)
+        self._pending.append(text)
+        self._length += len(text)
 
     def token(self, out: wire.TokenOut) -> None:
         """One more token; ignored after a stop string, when the engine was only slower to hear of it."""
@@ -66,15 +93,14 @@ class Answer:
         if out.token not in self._rules.stop_ids:
             self._add(self._detokenizer.feed(out.token))
         if self._rules.logprobs:
-            piece, logprob = self._rules.text.piece(out.token), max(out.logprob, LOWEST_LOGPROB)
-            self._logprobs.append(TokenLogprob(piece, logprob, offset))
+            self._told(out.token, out.logprob, out.top, offset)
 
     def end(self, out: wire.EndOut) -> None:
         """The engine's last word. Refused if it is an error."""
         self.usage = out.usage
         if self.finish is not None:
             return
-        if out.reason in (FinishReason.ERROR, FinishReason.ABORT):
+        if out.reason is FinishReason.ERROR:
             raise _failure(out, self._rules.param)
         self._add(self._detokenizer.finish())
         if self.finish is None:
@@ -87,6 +113,19 @@ class Answer:
         self._logprobs.clear()
         return delta
 
+    def _told(
+        self, token: int, logprob: float | None, top: tuple[tuple[int, float], ...], offset: int
+    ) -> None:
+        piece = self._rules.text.piece
+        self._logprobs.append(
+            TokenLogprob(
+                piece(token),
+                None if logprob is None else _finite(logprob),
+                offset,
+                tuple((piece(other), _finite(value)) for other, value in top),
+            )
+        )
+
     def _add(self, text: str) -> None:
         if not text:
             return
@@ -97,8 +136,22 @@ class Answer:
             self.finish = FinishReason.STOP.value
 
 
+def _finite(logprob: float) -> float:
+    return max(logprob, LOWEST_LOGPROB)
+
+
+def _spelled(text: ModelText, tokens: Tokens) -> list[tuple[int, str]]:
+    """Tokens, each with the text it completes; of what is left incomplete, the last has it."""
+    detokenizer = text.detokenizer()
+    spelled = [(token, detokenizer.feed(token)) for token in tokens.tolist()]
+    last, said = spelled[-1]
+    return [*spelled[:-1], (last, said + detokenizer.finish())]
+
+
 def _failure(out: wire.EndOut, param: str) -> Refused:
     """A refusal carries a code; without one it is the engine's own failure."""
+    if out.code == "shutting_down":
+        return Refused(unavailable(out.message))
     if out.code is not None:
         return bad_request(out.message, param if out.param == "prompt" else out.param, out.code)
     message = out.message or "the engine gave up on this request"

@@ -1,12 +1,12 @@
 """The ASGI application: routes, error shapes, request ids."""
 
+import hashlib
 import time
 import uuid
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
-import msgspec
 from prometheus_client import CONTENT_TYPE_LATEST
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
@@ -20,14 +20,26 @@ from transom.engine.supervisor import Supervisor
 from transom.errors import BadRequest, EngineDied
 from transom.server import schema
 from transom.server.account import ARRIVAL, REQUEST_ID, Account, log_refusal
-from transom.server.errors import Problem, Refused, not_found, problem_of, too_large, unavailable
+from transom.server.errors import (
+    Problem,
+    Refused,
+    bad_request,
+    not_found,
+    problem_of,
+    too_large,
+    unavailable,
+)
 from transom.server.intake import Intake
 from transom.server.metrics import Metrics
-from transom.server.sending import GenerationResponse, Job
+from transom.server.operations import Operations
+from transom.server.sending import GenerationResponse, Going, Job
+from transom.server.shapes import json_response
 
 REQUEST_ID_BYTES_MAX = 128
+TIMEOUT_HEADER = "x-request-timeout"
+"""Seconds after which a request ends with what it has; the field `timeout` in the body goes before it."""
 
-Body = TypeVar("Body")
+Asked = TypeVar("Asked", bound=schema.Generation)
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +50,7 @@ class Service:
     intake: Intake
     metrics: Metrics
     config: ServerConfig
+    going: Going = field(default_factory=Going)
     created: int = field(default_factory=lambda: int(time.time()))
 
     def routes(self) -> list[Route]:
@@ -47,8 +60,8 @@ class Service:
             Route("/v1/models", self.models),
             Route("/v1/models/{model:path}", self.model),
             Route("/health", self.health),
-            Route("/flush_cache", self.flush_cache, methods=["GET", "POST"]),
             Route("/metrics", self.metrics_text),
+            *Operations(self.engine, self.going, self._body).routes(),
         ]
 
     async def completions(self, request: Request) -> GenerationResponse:
@@ -58,7 +71,7 @@ class Service:
         return await self._generation(request, schema.decode_chat, self.intake.chat)
 
     async def models(self, request: Request) -> Response:
-        return _json({"object": "list", "data": [self._model_card()]})
+        return json_response({"object": "list", "data": [self._model_card()]})
 
     async def model(self, request: Request) -> Response:
         name = request.path_params["model"]
@@ -68,7 +81,7 @@ class Service:
                 "model",
                 "model_not_found",
             )
-        return _json(self._model_card())
+        return json_response(self._model_card())
 
     async def health(self, request: Request) -> Response:
         """Whether the engine lives and moves. Never waits for it."""
@@ -77,27 +90,23 @@ class Service:
         stalled = self.engine.client.stalled_seconds()
         if stalled > self.config.stalled_seconds_max:
             return unavailable(f"the engine has not finished a step for {stalled:.0f} seconds").response()
-        return _json({"status": "ok"})
-
-    async def flush_cache(self, request: Request) -> Response:
-        """Running requests go on; what they leave behind is filed under the old, forgotten prefixes."""
-        await self.engine.client.flush()
-        return _json({"status": "ok"})
+        return json_response({"status": "ok"})
 
     async def metrics_text(self, request: Request) -> Response:
         return Response(self.metrics.text(), headers={"content-type": CONTENT_TYPE_LATEST})
 
     async def _generation(
-        self, request: Request, decode: Callable[[bytes], Body], take: Callable[[Body], Awaitable[Job]]
+        self, request: Request, decode: Callable[[bytes], Asked], take: Callable[[Asked], Awaitable[Job]]
     ) -> GenerationResponse:
         """What a request's body, decoded and taken in, is answered with. Refused or BadRequest."""
         try:
-            job = await take(_decoded(decode, await self._body(request)))
+            asked = schema.decoded(decode, await self._body(request))
+            job = await take(_named(_timed(asked, request), request))
         except (Refused, BadRequest) as error:
             log_refusal(request.scope, problem_of(error))
             raise
         account = Account(job.answers, job.prompt_tokens, request.scope, self.metrics)
-        return GenerationResponse(job, self.engine, account)
+        return GenerationResponse(job, self.engine, account, self.going)
 
     def _model_card(self) -> dict[str, object]:
         return {
@@ -156,15 +165,25 @@ async def _http_problem(request: Request, error: HTTPException) -> Response:
     return Problem(error.status_code, message, "invalid_request_error", None, None, headers).response()
 
 
-def _decoded(decode: Callable[[bytes], Body], body: bytes) -> Body:
+def _named(decoded: Asked, request: Request) -> Asked:
+    """With a digest of the key that was sent for `user`, where the body has none: no key is kept."""
+    key = request.headers.get("authorization")
+    if key is not None and not decoded.user:
+        decoded.user = f"key {hashlib.sha256(key.encode()).hexdigest()[:16]}"
+    return decoded
+
+
+def _timed(decoded: Asked, request: Request) -> Asked:
+    """With the header's timeout, where the body has none."""
+    header = request.headers.get(TIMEOUT_HEADER)
+    if header is None or decoded.timeout is not None:
+        return decoded
     try:
-        return decode(body)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise schema.refusal(error) from None
-
-
-def _json(value: object) -> Response:
-    return Response(msgspec.json.encode(value), media_type="application/json")
+        decoded.timeout = float(header)
+    except ValueError:
+        reason = f"the header {TIMEOUT_HEADER} is {header[:30]!r}; it must be a number of seconds"
+        raise bad_request(reason, "timeout") from None
+    return decoded
 
 
 class RequestIds:

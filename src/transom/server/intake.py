@@ -1,6 +1,7 @@
 """From a decoded request to a job for the engine: tokens, and the checks that need the model."""
 
 import asyncio
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -17,7 +18,7 @@ from transom.server.schema import ChatRequest, CompletionRequest
 from transom.server.sending import Job
 from transom.server.shapes import ChatShape, CompletionShape
 from transom.server.text import Message, ModelText
-from transom.values import Tokens
+from transom.values import Logprobs, Tokens
 
 PROMPTS_MAX = 256
 LONG_TEXT_CHARACTERS = 4096
@@ -88,9 +89,10 @@ class Intake:
     ) -> Job:
         stop_ids = self._stop_ids(params)
         rules = Rules(self.text, params.stop, stop_ids, params.logprobs, param)
+        told = [tokens if params.echo else None for tokens in prompts for _ in range(params.outputs)]
         return Job(
             tuple(self._limited(tokens, params, stop_ids, param) for tokens in prompts),
-            tuple(Answer(index, rules) for index in range(len(prompts))),
+            tuple(Answer(index, rules, echo) for index, echo in enumerate(told)),
             shape,
             params.streaming,
         )
@@ -102,19 +104,27 @@ class Intake:
     def _limited(self, tokens: Tokens, params: Params, stop_ids: frozenset[int], param: str) -> Prompt:
         """A prompt is never cut. An answer may be, by the context, and then says `length`."""
         room = self.context - len(tokens)
-        if room < 1:
+        wanted = room if params.max_tokens is None else params.max_tokens
+        if room < min(1, wanted) or room < 0:
             raise RequestTooLarge(
                 f"the prompt has {len(tokens)} tokens and the served context is {self.context}, "
                 f"of which the answer needs at least 1",
                 param=param,
             )
+        first, *siblings = params.samplings
+        scored = 0 if params.echo and params.logprobs else None
+        timeout = params.timeout_seconds
         return Prompt(
             tokens=tokens,
-            max_tokens=min(params.max_tokens or room, room),
+            max_tokens=min(wanted, room),
             stop_ids=tuple(sorted(stop_ids)),
-            sampling=params.sampling,
+            sampling=first,
             priority=params.priority,
             salt=params.salt,
+            siblings=tuple(siblings),
+            logprobs=Logprobs(params.top, scored),
+            deadline=None if timeout is None else time.monotonic() + timeout,
+            tenant=params.tenant,
         )
 
 

@@ -12,16 +12,19 @@ from prometheus_client.registry import Collector
 
 from transom import wire
 from transom.engine.supervisor import Supervisor
+from transom.values import FinishReason
 
 LATENCY_BUCKETS_SECONDS = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 20, 40, 80, 160, 400)
 TOKEN_BUCKETS_SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5)
 LABELS = ("model_name",)
 
-_GAUGES: tuple[tuple[str, str, Callable[[wire.Stats], int]], ...] = (
+Counts = tuple[tuple[str, str, Callable[[wire.Stats], float]], ...]
+
+_GAUGES: Counts = (
     ("num_running_reqs", "Requests that hold pages", lambda s: s.running),
     ("num_queue_reqs", "Requests that wait", lambda s: s.waiting),
 )
-_COUNTERS: tuple[tuple[str, str, Callable[[wire.Stats], int]], ...] = (
+_COUNTERS: Counts = (
     ("num_requests", "Requests ended, for whatever reason", lambda s: s.requests_finished),
     ("prompt_tokens", "Prompt tokens of requests that ran", lambda s: s.prompt_tokens),
     ("cached_tokens", "Prompt tokens found in the prefix cache", lambda s: s.cached_tokens),
@@ -29,6 +32,17 @@ _COUNTERS: tuple[tuple[str, str, Callable[[wire.Stats], int]], ...] = (
     ("generation_tokens", "Tokens generated", lambda s: s.generated_tokens),
     ("num_retracted_requests", "Times a running request had to give up its pages", lambda s: s.retractions),
     ("num_steps", "Forward passes of the model", lambda s: s.steps),
+    ("num_spans", "Spans of requests in all steps", lambda s: s.spans),
+    ("num_failed_steps", "Steps whose computation raised", lambda s: s.failed_steps),
+    ("num_deferred_spans", "Spans planned that then found no page", lambda s: s.deferred_spans),
+    ("repaired_tokens", "Positions computed for their windows only", lambda s: s.repaired_tokens),
+    ("recomputed_tokens", "Positions computed again after a retraction", lambda s: s.recomputed_tokens),
+    ("queue_seconds", "Time in the queue of those admitted, added up", lambda s: s.queue_seconds),
+    ("num_admissions", "Admissions, those after a retraction too", lambda s: s.admissions),
+    ("num_aborted_requests", "Requests ended by an abort", lambda s: s.aborted),
+    ("num_expired_requests", "Requests ended by their deadline", lambda s: s.expired),
+    ("num_forks", "Further outputs of a prompt that were forked", lambda s: s.forks),
+    ("num_forks_put_off", "Further outputs that found no room, and waited", lambda s: s.forks_put_off),
 )
 _SHORT_NAMES = {"full": "full", "window": "swa"}
 """SGLang calls the window's pool swa."""
@@ -49,6 +63,9 @@ class Metrics:
         self._token_time = self._histogram(
             model, "time_per_output_token_seconds", "Mean per request", TOKEN_BUCKETS_SECONDS
         )
+        self._queue_time = self._histogram(
+            model, "queue_time_seconds", "Arrival at the engine to first step", LATENCY_BUCKETS_SECONDS
+        )
         counter = Counter(
             "transom:request_finish",
             "Requests by how they ended",
@@ -56,11 +73,15 @@ class Metrics:
             registry=self._registry,
         )
         self._finish = {
-            reason: counter.labels(model, reason) for reason in ("stop", "length", "error", "disconnect")
+            reason: counter.labels(model, reason)
+            for reason in (*(reason.value for reason in FinishReason), "disconnect")
         }
 
     def first_token(self, seconds: float) -> None:
         self._first_token.observe(seconds)
+
+    def queued(self, seconds: float) -> None:
+        self._queue_time.observe(seconds)
 
     def finished(self, reason: str, seconds: float, tokens: int) -> None:
         self._finish[reason].inc()
@@ -97,6 +118,12 @@ class _EngineCollector(Collector):
             yield self._gauge(name, meaning, value(stats))
         for name, meaning, value in _COUNTERS:
             yield self._counter(name, meaning, value(stats))
+        idle = CounterMetricFamily(
+            "transom:num_idle_passes", "Turns without a step", labels=(*LABELS, "reason")
+        )
+        for reason, count in stats.idle.items():
+            idle.add_metric([self._model, reason], count)
+        yield idle
         yield self._gauge("context_len", "Served context in tokens", engine.ready.context)
         yield self._gauge("page_size", "Tokens per page", engine.ready.page_size)
         yield self._gauge("weights_bytes", "Bytes of the weights", engine.ready.weights_bytes)
@@ -113,7 +140,7 @@ class _EngineCollector(Collector):
         yield self._gauge(f"{name}_evictable_tokens", f"Cached tokens of the {use.name} pool", use.cached)
         yield self._gauge(f"{name}_available_tokens", f"Free tokens of the {use.name} pool", free)
 
-    def _counter(self, name: str, meaning: str, value: int) -> CounterMetricFamily:
+    def _counter(self, name: str, meaning: str, value: float) -> CounterMetricFamily:
         counter = CounterMetricFamily(f"transom:{name}", meaning, labels=LABELS)
         counter.add_metric([self._model], value)
         return counter

@@ -1,7 +1,7 @@
 """Checks the values of a request; what comes out can be trusted by the rest of the server."""
 
 import secrets
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import msgspec
 
@@ -12,10 +12,13 @@ from transom.values import Sampling
 STOP_STRINGS_MAX = 16
 STOP_CHARACTERS_MAX = 1024
 STOP_IDS_MAX = 64
-SALT_CHARACTERS_MAX = 256
+NAME_CHARACTERS_MAX = 256
 PRIORITY_MAX = 100
 TOP_K_MAX = 2**31 - 1
 TEMPERATURE_MAX = 2.0
+OUTPUTS_MAX = 128
+TOP_LOGPROBS_MAX = 20
+TIMEOUT_SECONDS_MAX = 86_400.0
 COMPLETION_TOKENS = 16
 """What a completion without max_tokens gets, as at OpenAI."""
 
@@ -30,32 +33,52 @@ class Streaming:
 
 @dataclass(frozen=True, slots=True)
 class Params:
-    """A request's wishes, checked. `max_tokens` None fills up to the context."""
+    """A request's wishes, checked. `max_tokens` None fills up to the context.
+
+    `outputs` of each prompt, with consecutive seeds. `echo`: the prompt is the beginning of each. With each
+    log-probability, if they are wanted, come those of the `top` most probable tokens.
+    """
 
     max_tokens: int | None
+    outputs: int
     sampling: Sampling
     stop: tuple[str, ...]
     stop_ids: tuple[int, ...]
     ignore_eos: bool
     logprobs: bool
+    top: int
+    echo: bool
     priority: int
     salt: str
+    tenant: str
+    timeout_seconds: float | None
     streaming: Streaming | None
+
+    @property
+    def samplings(self) -> tuple[Sampling, ...]:
+        """Of each output: the seed plus its index, modulo 2**64."""
+        seed = self.sampling.seed
+        return tuple(replace(self.sampling, seed=(seed + i) % 2**64) for i in range(self.outputs))
 
 
 def completion_params(request: CompletionRequest, vocabulary: int) -> Params:
     """Refused, naming the field, for anything out of range or not offered."""
-    _only("echo", request.echo, (None, False))
-    _only("best_of", request.best_of, (None, 1))
     _only("suffix", request.suffix, (None, ""))
-    logprobs = _integer("logprobs", request.logprobs, 0, 1)
-    max_tokens = _integer("max_tokens", request.max_tokens, 1, None)
-    return _params(
+    logprobs = _integer("logprobs", request.logprobs, 0, TOP_LOGPROBS_MAX)
+    max_tokens = _integer("max_tokens", request.max_tokens, 0, None)
+    params = _params(
         request,
         vocabulary,
         max_tokens=COMPLETION_TOKENS if max_tokens is None else max_tokens,
         logprobs=logprobs is not None,
+        top=logprobs or 0,
+        echo=bool(request.echo),
     )
+    if request.best_of is not None and request.best_of != params.outputs:
+        raise _unsupported("best_of", f"no output is made to be thrown away; it must be n, {params.outputs}")
+    if params.max_tokens == 0 and params.outputs > 1:
+        raise bad_request(f"n is {params.outputs}, and max_tokens 0: all outputs would be empty", "n")
+    return params
 
 
 def chat_params(request: ChatRequest, vocabulary: int) -> Params:
@@ -66,33 +89,42 @@ def chat_params(request: ChatRequest, vocabulary: int) -> Params:
     _integer("max_tokens", request.max_tokens, 1, None)
     _integer("max_completion_tokens", request.max_completion_tokens, 1, None)
     newer = request.max_completion_tokens is not None
-    if _integer("top_logprobs", request.top_logprobs, 0, 1) and not request.logprobs:
+    top = _integer("top_logprobs", request.top_logprobs, 0, TOP_LOGPROBS_MAX) or 0
+    if top and not request.logprobs:
         raise bad_request("top_logprobs needs logprobs: true", "top_logprobs")
     return _params(
         request,
         vocabulary,
         max_tokens=request.max_completion_tokens if newer else request.max_tokens,
         logprobs=bool(request.logprobs),
+        top=top,
+        echo=False,
     )
 
 
-def _params(request: Generation, vocabulary: int, *, max_tokens: int | None, logprobs: bool) -> Params:
+def _params(
+    request: Generation, vocabulary: int, *, max_tokens: int | None, logprobs: bool, top: int, echo: bool
+) -> Params:
     _refuse_what_is_not_offered(request)
     return Params(
         max_tokens=max_tokens,
+        outputs=_integer("n", request.n, 1, OUTPUTS_MAX) or 1,
         sampling=_sampling(request),
         stop=_stop(request.stop),
         stop_ids=_stop_ids(request.stop_token_ids, vocabulary),
         ignore_eos=bool(request.ignore_eos),
         logprobs=logprobs,
+        top=top,
+        echo=echo,
         priority=_integer("priority", request.priority, -PRIORITY_MAX, PRIORITY_MAX) or 0,
-        salt=_salt(request.cache_salt),
+        salt=_name("cache_salt", request.cache_salt),
+        tenant=_name("user", request.user),
+        timeout_seconds=_timeout(request.timeout),
         streaming=_streaming(request),
     )
 
 
 def _refuse_what_is_not_offered(request: Generation) -> None:
-    _only("n", request.n, (None, 1))
     _only("presence_penalty", request.presence_penalty, (None, 0))
     _only("frequency_penalty", request.frequency_penalty, (None, 0))
     _only("repetition_penalty", request.repetition_penalty, (None, 1))
@@ -143,12 +175,19 @@ def _stop_ids(ids: list[int] | None, vocabulary: int) -> tuple[int, ...]:
     return tuple(_checked("stop_token_ids", token, 0, vocabulary - 1) for token in dict.fromkeys(ids))
 
 
-def _salt(salt: str | None) -> str:
-    if salt is not None and len(salt) > SALT_CHARACTERS_MAX:
+def _name(field: str, text: str | None) -> str:
+    if text is not None and len(text) > NAME_CHARACTERS_MAX:
         raise bad_request(
-            f"cache_salt has {len(salt)} characters; at most {SALT_CHARACTERS_MAX} are allowed", "cache_salt"
+            f"{field} has {len(text)} characters; at most {NAME_CHARACTERS_MAX} are allowed", field
         )
-    return salt or ""
+    return text or ""
+
+
+def _timeout(seconds: float | None) -> float | None:
+    if seconds is not None and not 0 < seconds <= TIMEOUT_SECONDS_MAX:
+        bounds = f"above 0 and at most {TIMEOUT_SECONDS_MAX:.0f} seconds"
+        raise bad_request(f"timeout is {seconds:g}; it must be {bounds}", "timeout")
+    return seconds
 
 
 def _streaming(request: Generation) -> Streaming | None:

@@ -17,7 +17,7 @@ from transom import wire
 from transom.config import ServerConfig
 from transom.engine.client import STOP_SECONDS
 from transom.engine.supervisor import Recipe, Supervisor
-from transom.errors import ConfigError, TransomError
+from transom.errors import ConfigError, EngineDied, TransomError
 from transom.server.app import Service, build_app
 from transom.server.intake import Intake
 from transom.server.metrics import Metrics
@@ -27,6 +27,8 @@ log = logging.getLogger("transom.server")
 
 CLOSE_SECONDS = 1
 """How long a client may take to read its last words, once no answer can go on."""
+KEEP_ALIVE_SECONDS = 60
+"""Idle connections stay for longer than a client is told to wait for a new engine."""
 STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 Announce = Callable[[wire.Ready, str], None]
@@ -175,16 +177,23 @@ class HttpServer(uvicorn.Server):
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         closing = asyncio.ensure_future(super().shutdown(sockets))
+        draining = asyncio.ensure_future(self._drain())
         insisting = asyncio.ensure_future(self.signals.stop_at_once.wait())
         await asyncio.wait(
             (closing, insisting), timeout=self._finish_seconds, return_when=asyncio.FIRST_COMPLETED
         )
         insisting.cancel()
+        draining.cancel()
         if not closing.done():
             self.engine.retire("the server is shutting down")
             # uvicorn looks a tenth of a second later: enough for last words, not for who reads slowly.
             self.force_exit = self.signals.stop_at_once.is_set()
         await closing
+
+    async def _drain(self) -> None:
+        """The engine takes nothing more: what came in before is answered, as long as it may go on."""
+        with contextlib.suppress(EngineDied):
+            await self.engine.client.drain()
 
 
 def uvicorn_config(app: object, server: ServerConfig) -> uvicorn.Config:
@@ -197,6 +206,7 @@ def uvicorn_config(app: object, server: ServerConfig) -> uvicorn.Config:
         log_config=None,
         access_log=log.isEnabledFor(logging.DEBUG),
         server_header=False,
+        timeout_keep_alive=KEEP_ALIVE_SECONDS,
         timeout_graceful_shutdown=math.ceil(server.finish_seconds) + CLOSE_SECONDS,
     )
 

@@ -5,11 +5,13 @@ fields are ignored: clients send many that concern other servers.
 """
 
 import re
-from typing import Any
+from collections.abc import Callable
+from typing import Any, TypeVar
 
 import msgspec
 
 from transom.server.errors import Refused, bad_request
+from transom.values import PauseMode, UpdateMode
 
 _PATH = re.compile(r" - at `(?:key in )?\$\.?(?P<path>[^`]*)`$")
 _MISSING = re.compile(r"missing required field `(?P<field>[^`]+)`")
@@ -39,6 +41,7 @@ class Generation(msgspec.Struct, kw_only=True):
     cache_salt: str | None = None
     priority: int | None = None
     n: int | None = None
+    timeout: float | None = None
     # Known, and refused unless they ask for nothing: to ignore them would change what the client gets.
     presence_penalty: float | None = None
     frequency_penalty: float | None = None
@@ -83,8 +86,42 @@ class ChatRequest(Generation, kw_only=True):
     functions: list[Any] | None = None
 
 
+class AbortRequest(msgspec.Struct):
+    """POST /abort_request. `rid` is the request id, as in the header x-request-id."""
+
+    rid: str | None = None
+    abort_all: bool = False
+
+
+class PauseRequest(msgspec.Struct):
+    """POST /pause_generation."""
+
+    mode: PauseMode = PauseMode.IN_PLACE
+
+
+class UpdateRequest(msgspec.Struct):
+    """POST /update_weights_from_disk."""
+
+    model_path: str
+    mode: UpdateMode = UpdateMode.DRAIN
+    abort_all_requests: bool = False
+
+
 decode_completion = msgspec.json.Decoder(CompletionRequest).decode
 decode_chat = msgspec.json.Decoder(ChatRequest).decode
+decode_abort = msgspec.json.Decoder(AbortRequest).decode
+decode_pause = msgspec.json.Decoder(PauseRequest).decode
+decode_update = msgspec.json.Decoder(UpdateRequest).decode
+
+T = TypeVar("T")
+
+
+def decoded(decode: Callable[[bytes], T], body: bytes) -> T:
+    """Refused, naming the field, for what is not what it should be."""
+    try:
+        return decode(body)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise refusal(error) from None
 
 
 def refusal(error: Exception) -> Refused:

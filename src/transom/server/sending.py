@@ -2,7 +2,8 @@
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Coroutine, Sequence
+from collections.abc import AsyncIterator, Coroutine, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -11,7 +12,7 @@ from starlette.types import Receive, Scope, Send
 from transom import wire
 from transom.engine.client import Prompt, Replies
 from transom.engine.supervisor import Supervisor
-from transom.server.account import Account
+from transom.server.account import REQUEST_ID, Account
 from transom.server.answers import Answer
 from transom.server.errors import Refused, problem_of
 from transom.server.params import Streaming
@@ -32,12 +33,18 @@ _STREAM_HEADERS = [
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """What is to be generated for one HTTP request: answer i belongs to prompt i."""
+    """What is to be generated for one HTTP request: as many answers to each prompt, in the prompts' order."""
 
     prompts: tuple[Prompt, ...]
     answers: tuple[Answer, ...]
     shape: Shape
     streaming: Streaming | None
+
+    @property
+    def families(self) -> Iterator[tuple[Prompt, tuple[Answer, ...]]]:
+        each = len(self.answers) // len(self.prompts)
+        for number, prompt in enumerate(self.prompts):
+            yield prompt, self.answers[number * each : (number + 1) * each]
 
     @property
     def prompt_tokens(self) -> int:
@@ -53,8 +60,11 @@ class Exchange:
         self._replies = replies
         self._account = account
         self._by_number: dict[int, Answer] = {}
-        for prompt, answer in zip(job.prompts, job.answers, strict=True):
-            self._by_number[replies.submit(prompt)] = answer
+        self._families: dict[int, tuple[Answer, ...]] = {}
+        for prompt, family in job.families:
+            first = replies.submit(prompt)
+            self._families[first] = family
+            self._by_number.update(enumerate(family, first))
 
     @property
     def done(self) -> bool:
@@ -63,11 +73,14 @@ class Exchange:
     async def advance(self) -> None:
         """Wait for the engine's next words and work them in. Refused, EngineDied."""
         for reply in await self._replies.take():
-            answer = self._by_number[reply.id]
-            if isinstance(reply, wire.TokenOut):
-                self._token(answer, reply)
-            else:
-                self._end(answer, reply)
+            match reply:
+                case wire.TokenOut():
+                    self._token(self._by_number[reply.id], reply)
+                case wire.ScoreOut():
+                    for answer in self._families[reply.id]:
+                        answer.score(reply)
+                case wire.EndOut():
+                    self._end(self._by_number[reply.id], reply)
 
     def _token(self, answer: Answer, reply: wire.TokenOut) -> None:
         if answer.tokens == 0:
@@ -84,32 +97,56 @@ class Exchange:
     def usage(self) -> UsageBody:
         """So far; with the cached tokens once all has ended."""
         made = sum(answer.tokens for answer in self.answers)
-        cached = [answer.usage.cached_tokens for answer in self.answers if answer.usage is not None]
-        details = PromptDetails(sum(cached)) if len(cached) == len(self.answers) else None
+        firsts = [family[0].usage for family in self._families.values()]
+        cached = [usage.cached_tokens for usage in firsts if usage is not None]
+        details = PromptDetails(sum(cached)) if self.done else None
         return UsageBody(self._prompt_tokens, made, self._prompt_tokens + made, details)
+
+
+class Going:
+    """Owns what is being answered, by the id of the HTTP request: several may have the same. Mutable."""
+
+    def __init__(self) -> None:
+        self._replies: dict[str, list[Replies]] = {}
+
+    @contextmanager
+    def on(self, name: str, replies: Replies) -> Iterator[None]:
+        """`replies` go on while it lasts."""
+        self._replies.setdefault(name, []).append(replies)
+        try:
+            yield
+        finally:
+            self._replies[name].remove(replies)
+            if not self._replies[name]:
+                del self._replies[name]
+
+    def abort(self, name: str) -> int:
+        """Ask for an early end of all outputs of a request. How many that are."""
+        return sum(replies.abort_all() for replies in self._replies.get(name, ()))
 
 
 class GenerationResponse:
     """An ASGI response that makes its answer while it is sent, and stops making it when nobody listens."""
 
-    def __init__(self, job: Job, engine: Supervisor, account: Account) -> None:
+    def __init__(self, job: Job, engine: Supervisor, account: Account, going: "Going") -> None:
         self._job = job
         self._engine = engine
         self._account = account
+        self._going = going
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         try:
-            await unless_disconnected(receive, self._answer(send))
+            await unless_disconnected(receive, self._answer(scope, send))
         except Disconnected:
             self._account.disconnected()
         except Exception as error:
-            self._account.failed(error, len(self._job.prompts))
+            self._account.failed(error, len(self._job.answers))
             raise
         finally:
             self._account.close()
 
-    async def _answer(self, send: Send) -> None:
-        with self._engine.client.replies() as replies:
+    async def _answer(self, scope: Scope, send: Send) -> None:
+        with self._engine.client.replies() as replies, self._going.on(scope[REQUEST_ID], replies):
             exchange = Exchange(self._job, replies, self._account)
             # The first words come before the status: a refusal by the engine is still a 400.
             await exchange.advance()

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from typing import Protocol
 
 import msgspec
+from starlette.responses import Response
 
 from transom.server.answers import Delta, TokenLogprob
 from transom.server.errors import Problem
@@ -51,6 +52,10 @@ class Shape(Protocol):
     def usage(self, usage: UsageBody) -> bytes: ...
 
     def whole(self, choices: Sequence[Choice], usage: UsageBody) -> bytes: ...
+
+
+def json_response(value: object) -> Response:
+    return Response(_json(value), media_type="application/json")
 
 
 def error_event(problem: Problem) -> bytes:
@@ -118,14 +123,19 @@ class CompletionShape:
 
 
 def _completion_logprobs(entries: Sequence[TokenLogprob]) -> dict[str, object]:
-    """Only the chosen token is known, so it is the whole of its `top_logprobs`."""
-    tokens = [_word(entry.piece) for entry in entries]
     return {
-        "tokens": tokens,
+        "tokens": [_word(entry.piece) for entry in entries],
         "token_logprobs": [entry.logprob for entry in entries],
-        "top_logprobs": [{token: entry.logprob} for token, entry in zip(tokens, entries, strict=True)],
+        "top_logprobs": [_tops(entry) for entry in entries],
         "text_offset": [entry.offset for entry in entries],
     }
+
+
+def _tops(entry: TokenLogprob) -> dict[str, float] | None:
+    """The most probable tokens, and the token itself, which may not be one of them."""
+    if entry.logprob is None:
+        return None
+    return {**{_word(piece): logprob for piece, logprob in entry.top}, _word(entry.piece): entry.logprob}
 
 
 # ---------------------------------------------------------------- /v1/chat/completions
@@ -177,7 +187,9 @@ def _chat_logprob(entry: TokenLogprob) -> dict[str, object]:
         "token": _word(entry.piece),
         "logprob": entry.logprob,
         "bytes": list(entry.piece),
-        "top_logprobs": [],
+        "top_logprobs": [
+            {"token": _word(piece), "logprob": logprob, "bytes": list(piece)} for piece, logprob in entry.top
+        ],
     }
 
 

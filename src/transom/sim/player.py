@@ -16,7 +16,7 @@ from transom.sim.clients import Clients
 from transom.sim.costs import MachineCost
 from transom.sim.records import Cause, Life, Sample, Timeline, memory_of
 from transom.sim.trace import Arrival, Trace
-from transom.values import Choice, Request, RequestId, SpanWork, StepResult, StepWork, TokenChosen
+from transom.values import Choice, Ended, Request, RequestId, SpanWork, StepResult, StepWork, TokenChosen
 
 Progress = Callable[[int, int], None]
 """Told answers that ended, and of how many."""
@@ -155,7 +155,7 @@ class Player:
         for event in taken.events:
             if isinstance(event, TokenChosen):
                 self.lives[event.request].token_times.append(self.now)
-            else:
+            elif isinstance(event, Ended):
                 self.lives[event.request].reason = event.reason
                 self._end(event.request)
         if self._timeline.wants(self.now):

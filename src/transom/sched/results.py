@@ -1,0 +1,117 @@
+"""What a computed span brings: pages for the tree, scores, tokens, siblings, an end."""
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from transom.errors import NoSpace
+from transom.kv.cache import Holding, HybridCache
+from transom.sched.roster import Roster
+from transom.sched.states import Progress, Running, Scheduled, Span
+from transom.sched.stats import Counters
+from transom.sched.tenants import OUTPUT_WEIGHT
+from transom.values import Choice, Event, FinishReason, PromptScored, SpanWork, StepResult, TokenChosen
+
+
+class OfSpan(NamedTuple):
+    """The part of a step's result that is one span's."""
+
+    choice: Choice | None
+    siblings: tuple[Choice, ...]
+    scores: tuple[Choice, ...]
+
+
+def of_span(result: StepResult, number: int) -> OfSpan:
+    return OfSpan(
+        result.choices[number],
+        result.siblings[number] if result.siblings else (),
+        result.scores[number] if result.scores else (),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Results:
+    """Works results into cache, roster and counters."""
+
+    cache: HybridCache
+    roster: Roster
+    counters: Counters
+    max_running: int
+
+    def apply(self, scheduled: Scheduled, work: SpanWork, found: OfSpan, events: list[Event]) -> None:
+        """Adds what one span brings: what it says of the prompt, its token, its siblings' tokens, its end."""
+        running, span, siblings = scheduled
+        progress = running.progress
+        self._advance(running, span)
+        if work.scoring is not None:
+            progress.scored = work.scoring.end + 1
+            events.append(PromptScored(progress.id, work.scoring.start + 1, found.scores))
+        if found.choice is None:
+            if span.end == progress.limit:
+                events.append(self.roster.end(running, FinishReason.LENGTH))
+            return
+        events.append(self._chosen(progress, found.choice))
+        for sibling, choice in zip(siblings, found.siblings, strict=True):
+            if sibling.id in self.roster.siblings:  # else it has ended, unborn
+                events += self._bear(running, sibling, choice)
+        reason = finish_reason(progress, found.choice.token)
+        if reason is not None:
+            events.append(self.roster.end(running, reason))
+
+    def _advance(self, running: Running, span: Span) -> None:
+        """A page that is whole now goes to the tree, so that others find it from the next step on."""
+        self.cache.advance(running.holding, span.end)
+        page = self.cache.layout.page_size
+        if span.end // page > span.start // page:
+            self.cache.publish(running.holding, running.progress.tokens(span.end))
+            self.cache.slide(running.holding)
+            self.roster.running.refresh(running)
+        self.counters.compute(running, span)
+        progress = running.progress
+        progress.computed_peak = max(progress.computed_peak, span.end)
+
+    def _chosen(self, progress: Progress, choice: Choice) -> TokenChosen:
+        progress.append(choice.token)
+        self.counters.generated_tokens += 1
+        if self.roster.waiting.has_tenants:
+            self.roster.waiting.charge(progress.request.tenant, OUTPUT_WEIGHT)
+        return TokenChosen(progress.id, choice.token, choice.logprob, choice.top)
+
+    # ------------------------------------------------------------ siblings
+
+    def _bear(self, first: Running, sibling: Progress, choice: Choice) -> tuple[Event, ...]:
+        """It has its first token, and goes on beside `first` if there is room, else from the queue."""
+        self.roster.siblings.remove(sibling.id)
+        sibling.admissions, sibling.cached_tokens = 1, first.progress.cached_tokens
+        sibling.queue_seconds = first.progress.queue_seconds
+        sibling.computed_peak = first.holding.computed
+        chosen = self._chosen(sibling, choice)
+        reason = finish_reason(sibling, choice.token)
+        if reason is not None:
+            return (chosen, self.roster.ended(sibling, reason))
+        holding = self._forked(first, sibling)
+        if holding is None:
+            self.counters.forks_put_off += 1
+            self.roster.wait(sibling)
+        else:
+            self.counters.forks += 1
+            self.roster.run(sibling, holding)
+        return (chosen,)
+
+    def _forked(self, first: Running, sibling: Progress) -> Holding | None:
+        """Pages of the sibling's own, where `first` stands; None if there is no row, or no page."""
+        if len(self.roster.running) >= self.max_running:
+            return None
+        computed = first.progress.tokens(first.holding.computed)
+        try:
+            return self.cache.fork(first.holding, sibling.id, computed)
+        except NoSpace:
+            return None
+        finally:
+            self.roster.running.refresh(first)
+
+
+def finish_reason(progress: Progress, token: int) -> FinishReason | None:
+    """Why `token`, the last chosen, is the last of all, if it is."""
+    if token in progress.request.stop_ids:
+        return FinishReason.STOP
+    return FinishReason.LENGTH if progress.length == progress.limit else None

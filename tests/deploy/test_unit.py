@@ -1,0 +1,29 @@
+"""The systemd unit, by systemd's own judgement where it is installed."""
+
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+UNIT = Path(__file__).parents[2] / "deploy" / "transom.service"
+
+
+@pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="systemd is not installed")
+def test_the_unit_is_well_formed(tmp_path: Path) -> None:
+    # The program is not installed where the unit says; everything else is judged.
+    unit = tmp_path / "transom.service"
+    unit.write_text(UNIT.read_text().replace("/opt/transom/bin/transom", "/bin/true"))
+    done = subprocess.run(
+        ["systemd-analyze", "verify", str(unit)], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0 and "transom.service" not in done.stderr, done
+
+
+def test_the_unit_starts_the_command_that_there_is() -> None:
+    (start,) = [line for line in UNIT.read_text().splitlines() if line.startswith("ExecStart=")]
+    from transom.cli import parsers
+
+    words = start.split()[1:]
+    parser, _ = parsers()
+    assert parser.parse_args(words).log_format == "json"

@@ -1,0 +1,166 @@
+"""Shares of tenants: who was served least is next, whatever the policy says of the requests of one."""
+
+import numpy as np
+import pytest
+from tests.sched.world import World
+
+from transom.sched.policy import SchedulePolicy
+from transom.sched.queue import REMEMBERED
+from transom.sched.states import Progress, Waiting
+from transom.sched.tenants import OUTPUT_WEIGHT
+from transom.values import Request, RequestId
+
+
+def fresh(length: int, seed: int) -> list[int]:
+    return [1_000 * seed + i for i in range(length)]
+
+
+def one_row(policy: SchedulePolicy = SchedulePolicy.FCFS, rows: int = 1) -> World:
+    return World(
+        page=4,
+        windows=(8,),
+        pages=(400, 400),
+        context=128,
+        rows=rows,
+        chunk=128,
+        patience=10_000,
+        policy=policy,
+    )
+
+
+def many(world: World, tenant: str, count: int, prompt: int = 8, outputs: int = 2) -> list[RequestId]:
+    first = 1 + len(world.requests)
+    return [world.submit(fresh(prompt, first + n), outputs, tenant=tenant) for n in range(count)]
+
+
+def tenants_served(world: World) -> str:
+    """Tenants in the order in which their requests began."""
+    begun = dict.fromkeys(span.request for work in world.runner.steps for span in work.spans)
+    return "".join(world.requests[request].tenant for request in begun)
+
+
+def test_one_tenant_changes_nothing() -> None:
+    world = one_row()
+    requests = many(world, "a", 6)
+    world.finish()
+    assert list(world.ends) == requests
+    assert not world.scheduler._roster.waiting.has_tenants
+
+
+@pytest.mark.parametrize("policy", list(SchedulePolicy))
+def test_two_that_ask_for_the_same_take_turns_however_many_one_sends(policy: SchedulePolicy) -> None:
+    world = one_row(policy)
+    many(world, "a", 20)
+    many(world, "b", 4)
+    world.finish()
+    assert tenants_served(world) == "abababab" + "a" * 16
+
+
+def test_turns_are_counted_in_tokens_and_not_in_requests() -> None:
+    """8 + 2 x 2 weighted tokens against 32 + 2 x 2: three of one for one of the other."""
+    world = one_row()
+    many(world, "a", 12, prompt=8)
+    many(world, "b", 4, prompt=32)
+    world.finish()
+    assert tenants_served(world).startswith("abaaabaaab")
+
+
+def test_output_tokens_count_double() -> None:
+    """8 + 2 x 8 against 8 + 2 x 2: two for one."""
+    world = one_row()
+    many(world, "a", 4, outputs=8)
+    many(world, "b", 8, outputs=2)
+    world.step()
+    world.drain()
+    queue = world.scheduler._roster.waiting
+    assert queue.served("a") == 4 * (8 + OUTPUT_WEIGHT * 8)
+    assert queue.served("b") == 8 * (8 + OUTPUT_WEIGHT * 2)
+    assert tenants_served(world).startswith("abbabbabb")
+
+
+def test_cached_tokens_are_not_charged_and_neither_is_what_is_computed_again() -> None:
+    world = one_row(rows=2)
+    many(world, "b", 1)
+    first = world.submit(fresh(24, 99), 4, tenant="a")
+    world.step()
+    world.drain()
+    again = world.submit(fresh(24, 99), 4, tenant="a")
+    world.step()
+    world.retract_all()
+    world.finish()
+    assert world.ends[again].usage.cached_tokens > 0 == world.ends[first].usage.cached_tokens
+    computed = 24 + (24 - world.ends[again].usage.cached_tokens)
+    assert world.scheduler._roster.waiting.served("a") == computed + OUTPUT_WEIGHT * 8
+
+
+def test_the_policy_orders_the_requests_of_one_tenant() -> None:
+    world = one_row(SchedulePolicy.SRPT)
+    long, short = (world.submit(fresh(n, n), 1, tenant="a") for n in (40, 8))
+    other_long, other_short = (world.submit(fresh(n, n), 1, tenant="b") for n in (41, 9))
+    world.finish()
+    assert list(world.ends) == [short, other_short, long, other_long]
+
+
+def test_a_newcomer_starts_level_and_has_saved_nothing_up() -> None:
+    """The one that came late is not owed what the other was served before."""
+    world = one_row()
+    many(world, "a", 30)
+    for _ in range(24):
+        world.step()
+    before = tenants_served(world)
+    many(world, "b", 6)
+    world.finish()
+    assert len(before) >= 8 and set(before) == {"a"}
+    assert tenants_served(world)[len(before) :].startswith(("bababababab", "abababababa"))
+
+
+def test_who_comes_back_is_not_owed_for_being_away_and_still_owes() -> None:
+    world = one_row()
+    many(world, "b", 1, prompt=100)  # far ahead, then away
+    world.drain()
+    many(world, "a", 6, prompt=20)
+    world.drain()
+    a, b = (world.scheduler._roster.waiting.served(tenant) for tenant in "ab")
+    assert a > b
+    many(world, "a", 1)
+    many(world, "b", 1)
+    world.step()
+    assert world.scheduler._roster.waiting.served("b") >= b
+    world.finish()
+
+
+def test_what_two_that_always_wait_are_served_differs_by_a_bound() -> None:
+    """By no more than what requests in the rows can come to, twice."""
+    world = one_row(rows=4)
+    many(world, "a", 25, prompt=40, outputs=2)
+    many(world, "b", 40, prompt=8, outputs=20)
+    bound = 2 * 4 * (40 + OUTPUT_WEIGHT * 20)
+    queue, differences = world.scheduler._roster.waiting, []
+    world.step()
+    while {waiting.progress.request.tenant for waiting in queue} == {"a", "b"}:
+        world.step()
+        differences.append(abs(queue.served("a") - queue.served("b")))
+    assert len(differences) > 60 and max(differences) <= bound
+    world.finish()
+
+
+def test_a_flood_of_one_tenant_hardly_delays_another() -> None:
+    world = one_row(rows=4)
+    many(world, "flood", 60)
+    world.step()
+    late = many(world, "b", 1)[0]
+    before = len(world.runner.steps)
+    while late not in world.ends:
+        world.step()
+    assert len(world.runner.steps) - before <= 4
+    world.finish()
+
+
+def test_names_that_never_come_back_are_forgotten() -> None:
+    queue = one_row().scheduler._roster.waiting
+    for number in range(REMEMBERED + 50):
+        request = Request(RequestId(number), np.zeros(4, np.int32), 0, tenant=f"user {number}")
+        waiting = Waiting(Progress(request, (number, request.id), 4), 0)
+        queue.add(waiting)
+        queue.admit(waiting)
+    assert len(queue._lines) == REMEMBERED

@@ -1,0 +1,152 @@
+"""Memory at the times when requests are expected to end, against lives played through step by step."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from tests.sched.world import World
+
+from transom.kv.components import Grid, page_rule
+from transom.kv.room import Room
+from transom.sched.forecast import Forecast, Life, Lives, forecast
+from transom.sched.outputs import OutputLengths
+from transom.sched.running import KEPT
+from transom.values import Full, RequestId, State, Window
+
+GRIDS = (Grid(Full(), 1, rooted=True), Grid(Window(4), 1))
+
+
+def lives_of(*each: tuple[int, int]) -> Lives:
+    """Known tokens, all computed, and steps to go; windows of four."""
+    known, steps = np.array(each, np.int64).reshape(-1, 2).T
+    held = np.minimum(known, 4)
+    nothing = np.zeros_like(known)
+    found, slides = np.stack([known, nothing]), np.stack([nothing, 4 - held])
+    return Lives(known, steps, found, slides, own=np.stack([known, held]))
+
+
+def newcomer(known: int, steps: int) -> Life:
+    return Life(known, steps, (0, 0), (0, min(known + steps, 4)))
+
+
+def fits(lives: Lives, life: Life, full: int, window: int = 1_000) -> bool:
+    return Forecast(lives, GRIDS).fits(life, Room((full, window), 0, (0, 0)))
+
+
+def test_two_that_end_together_need_room_for_both() -> None:
+    assert fits(lives_of((10, 6)), newcomer(10, 6), full=6 + 16)
+    assert not fits(lives_of((10, 6)), newcomer(10, 6), full=6 + 16 - 1)
+
+
+def test_who_ends_first_gives_back_to_who_goes_on() -> None:
+    """After 6 steps 10 + 6 come back, the newcomer has 10 + 6 by then, and goes on to 30."""
+    assert fits(lives_of((10, 6)), newcomer(10, 20), full=22)
+    assert not fits(lives_of((10, 6)), newcomer(10, 20), full=21), "16 and 6 at the sixth step"
+    assert fits(lives_of((10, 6)), newcomer(10, 32), full=32), "42, less the 10 that were held"
+    assert not fits(lives_of((10, 6)), newcomer(10, 33), full=32)
+
+
+def test_a_short_life_fits_before_a_long_one_grows() -> None:
+    assert fits(lives_of((10, 50)), newcomer(10, 5), full=5 + 15)
+    assert not fits(lives_of((10, 50)), newcomer(10, 6), full=5 + 15)
+
+
+def test_windows_are_counted_as_long_as_they_come_to_be() -> None:
+    assert fits(lives_of((2, 50), (9, 50)), newcomer(10, 5), full=999, window=2 + 0 + 4)
+    assert not fits(lives_of((2, 50), (9, 50)), newcomer(10, 5), full=999, window=2 + 0 + 3)
+
+
+def test_bytes_are_counted_over_all_components() -> None:
+    room = Room((1_000, 1_000), 22 * 3 + 4 * 10, (3, 10))
+    assert Forecast(lives_of((10, 6)), GRIDS).fits(newcomer(10, 6), room)
+    assert not Forecast(lives_of((10, 6)), GRIDS).fits(newcomer(10, 7), room.less((1, 0)))
+
+
+def test_one_admitted_counts_like_those_that_run() -> None:
+    alone = Forecast(lives_of((10, 6)), GRIDS)
+    room = Room((40, 1_000), 0, (0, 0))
+    assert alone.fits(newcomer(12, 6), room)
+    assert not alone.plus(newcomer(12, 6)).fits(newcomer(12, 6), room)
+    assert alone.plus(newcomer(12, 6)).fits(newcomer(10, 2), room)
+
+
+request = st.tuples(st.integers(1, 30), st.integers(0, 30))
+
+
+@given(
+    running=st.lists(st.tuples(request, st.integers(0, 30)), max_size=6),
+    life=request,
+    found=st.integers(0, 20),
+    page=st.sampled_from([1, 1, 3, 4]),
+    room=st.integers(0, 120),
+)
+def test_what_fits_is_what_fits_at_every_step(
+    running: list[tuple[tuple[int, int], int]], life: tuple[int, int], found: int, page: int, room: int
+) -> None:
+    """Played through. On pages of one token to the page; on longer ones never too little."""
+    grid = Grid(Full(), page, rooted=True)
+    known, steps, own = (
+        np.array(column, np.int64).reshape(-1)
+        for column in ([k for (k, _), _ in running], [s for (_, s), _ in running], [o for _, o in running])
+    )
+    own = np.minimum(own, -(-known // page))
+    lives = Lives(known, steps, -(-known // page)[None], np.zeros_like(known)[None], own[None])
+    found = min(found, -(-life[0] // page))
+    answer = Forecast(lives, [grid]).fits(Life(*life, (found,), (0,)), Room((room,), 0, (0,)))
+    played = True
+    for step in range(life[1] + 1):
+        taken = -(-(life[0] + step) // page) - found
+        for (k, s), o in zip([r for r, _ in running], own.tolist(), strict=True):
+            taken += -(-(k + step) // page) - -(-k // page) if step <= s else -o
+        played = played and taken <= room
+    assert answer == played if page == 1 else answer <= played
+
+
+@given(
+    window=st.sampled_from([1, 2, 4, 7, 16]),
+    page=st.sampled_from([1, 3, 4, 16]),
+    computed=st.integers(1, 50),
+    more=st.integers(1, 50),
+)
+def test_what_a_window_is_said_to_take_is_enough_token_by_token(
+    window: int, page: int, computed: int, more: int
+) -> None:
+    """A request that grows token by token and slides never holds more than was foreseen."""
+    grids = (Grid(Full(), page, rooted=True), Grid(Window(window), page), page_rule(State(8), page, 200))
+    end = computed + more
+    column = [computed, end, 0, 0, computed, *(grid.first_entry(computed) for grid in grids)]
+    assert len(column) == KEPT + 3
+    lengths = OutputLengths(np.array([more], np.int64))
+    found = forecast(np.array([column], np.int64).T, np.array([computed]), grids, lengths, 1)
+    slides = found._lives.slides[1, 0]
+    now = grids[1].ceil(computed) - grids[1].keep(computed)
+    most = max(grids[1].ceil(t + 1) - grids[1].keep(t) for t in range(computed, end))
+    assert most - now <= slides <= grids[1].ceil(end) - grids[1].ceil(computed)
+    assert found._lives.steps.tolist() == [more] and found._lives.slides[2, 0] == 0
+
+
+def distinct(length: int, seed: int) -> list[int]:
+    return [1_000 * seed + i for i in range(length)]
+
+
+def test_a_short_request_comes_in_beside_long_ones_that_will_need_all_there_is() -> None:
+    world = World(page=1, windows=(), pages=(60,), chunk=64, context=60, outputs_expected=40)
+    for seed in range(2):
+        world.submit(distinct(10, seed), 20)
+    world.step()
+    short, long = world.submit(distinct(10, 5), 4), world.submit(distinct(10, 6), 30)
+    world.step()
+    assert short in world.last_step() and long not in world.last_step()
+    world.finish()
+
+
+@pytest.mark.parametrize("lengths", [(4, 4, 4, 4), (2, 30, 2, 30)])
+def test_outputs_like_the_recent_ones_cost_no_retraction(lengths: tuple[int, ...]) -> None:
+    """Twelve rows, memory for about five: whoever comes in stays in, once lengths are known."""
+    world = World(page=1, windows=(), pages=(200,), chunk=64, context=60, outputs_expected=30, rows=12)
+    for seed in range(24):
+        world.submit(distinct(20, seed), lengths[seed % 4])
+    world.finish()
+    assert world.scheduler.stats().retractions == 0
+    ended: list[RequestId] = list(world.ends)
+    assert len(ended) == 24

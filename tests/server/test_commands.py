@@ -1,0 +1,184 @@
+"""Commands over HTTP, several outputs, echoed and scored prompts, timeouts: over the fake engine."""
+
+import threading
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import httpx
+import pytest
+from tests.over_http import DEADLINE_SECONDS, chat, complete, events, refused, samples, streamed_text, until
+from tests.server.toy import Running, running_server
+
+
+@pytest.fixture(scope="module")
+def own() -> Iterator[Running]:
+    """A server that may be paused: nobody else asks it anything."""
+    with running_server() as server:
+        yield server
+
+
+@pytest.fixture
+def alone(own: Running) -> Iterator[httpx.Client]:
+    with httpx.Client(base_url=own.url, timeout=DEADLINE_SECONDS) as client:
+        yield client
+
+
+def running(http: httpx.Client) -> float:
+    return samples(http)["transom:num_running_reqs"]
+
+
+def stall(http: httpx.Client, threads: ThreadPoolExecutor, name: str = "mine", **fields: Any) -> Any:
+    """An answer that does not end by itself; the request is there when this returns."""
+    before = running(http)
+    body = {"prompt": "STALL", "max_tokens": 9, **fields}
+    answer = threads.submit(http.post, "/v1/completions", json=body, headers={"x-request-id": name})
+    until(lambda: running(http) > before)
+    return answer
+
+
+# ---------------------------------------------------------------- commands
+
+
+@pytest.mark.parametrize("asked", [{"rid": "mine"}, {"abort_all": True}])
+def test_an_aborted_request_ends_with_what_it_has(alone: httpx.Client, asked: dict[str, Any]) -> None:
+    with ThreadPoolExecutor(1) as threads:
+        answer = stall(alone, threads, n=2)
+        assert alone.post("/abort_request", json={"rid": "another"}).json()["aborted"] == 0
+        assert alone.post("/abort_request", json=asked).status_code == 200
+        choices = answer.result().json()["choices"]
+    assert [choice["finish_reason"] for choice in choices] == ["abort", "abort"]
+    assert {choice["text"] for choice in choices} <= {"", "S", "ST", "STA"}
+
+
+def test_nobody_to_abort_is_said(alone: httpx.Client) -> None:
+    assert refused(alone.post("/abort_request", json={}))["param"] == "rid"
+    assert refused(alone.post("/abort_request", content=b"{"))["code"] == "invalid_json"
+
+
+@pytest.mark.parametrize("body", [None, {"mode": "in_place"}, {"mode": "retract"}])
+def test_a_paused_server_says_nothing_and_is_healthy_until_it_goes_on(
+    alone: httpx.Client, body: dict[str, str] | None
+) -> None:
+    assert alone.post("/pause_generation", json=body).json()["status"] == "ok"
+    with ThreadPoolExecutor(1) as threads:
+        answer = threads.submit(alone.post, "/v1/completions", json={"prompt": "abc", "max_tokens": 4})
+        until(lambda: running(alone) == 1)
+        threading.Event().wait(0.6)  # longer than a silent engine is healthy here
+        assert alone.get("/health").status_code == 200
+        assert not answer.done()
+        assert alone.post("/continue_generation").status_code == 200
+        assert answer.result().json()["choices"][0]["text"] == "abca"
+
+
+def test_a_mode_that_is_none_is_refused(alone: httpx.Client) -> None:
+    for path in ("/pause_generation", "/update_weights_from_disk"):
+        error = refused(alone.post(path, json={"mode": "gently", "model_path": "x"}))
+        assert error["param"] == "mode"
+
+
+def test_weights_are_updated_or_the_reason_is_told(alone: httpx.Client) -> None:
+    for fields in ({}, {"mode": "retract"}, {"abort_all_requests": True}):
+        answer = alone.post("/update_weights_from_disk", json={"model_path": "new.gguf", **fields})
+        assert answer.json()["success"] is True
+    error = refused(alone.post("/update_weights_from_disk", json={"model_path": "missing"}))
+    assert (error["param"], error["message"]) == ("model_path", "there is no file missing")
+    assert refused(alone.post("/update_weights_from_disk"))["param"] == "model_path"
+
+
+# ---------------------------------------------------------------- several outputs
+
+
+def test_n_outputs_are_choices_and_the_prompt_counts_once(http: httpx.Client) -> None:
+    answer = complete(http, ["ab", "cde"], max_tokens=4, n=3)
+    assert [c["index"] for c in answer["choices"]] == list(range(6))
+    assert [c["text"] for c in answer["choices"]] == ["abab"] * 3 + ["cdec"] * 3
+    usage = answer["usage"]
+    assert (usage["prompt_tokens"], usage["completion_tokens"]) == (3 + 4, 24)
+    assert len(chat(http, "hello", max_tokens=4, n=2)["choices"]) == 2
+
+
+def test_n_streams_run_side_by_side(http: httpx.Client) -> None:
+    chunks = events(http, "/v1/completions", {"prompt": "ab", "max_tokens": 5, "n": 3, "stop": "bab"})
+    assert [streamed_text(chunks, index) for index in range(3)] == ["a"] * 3
+
+
+@pytest.mark.parametrize(
+    "fields", [{"n": 2, "best_of": 3}, {"n": 2, "best_of": 1}, {"n": 2, "max_tokens": 0}]
+)
+def test_outputs_for_nobody_are_refused(http: httpx.Client, fields: dict[str, int]) -> None:
+    error = refused(http.post("/v1/completions", json={"prompt": "x", "n": 2, **fields}))
+    assert error["param"] == ("best_of" if "best_of" in fields else "n")
+    assert complete(http, "x", n=2, best_of=2)["choices"][1]["index"] == 1
+
+
+# ---------------------------------------------------------------- echo and scores
+
+
+def test_the_prompt_is_echoed_before_the_output(http: httpx.Client) -> None:
+    choices = complete(http, ["h\u00e9", "b"], max_tokens=2, echo=True, n=2)["choices"]
+    assert [c["text"] for c in choices] == ["h\u00e9h\u00c3"[:2] + "h\ufffd"] * 2 + ["bbb"] * 2
+    assert choices[0]["logprobs"] is None
+
+
+def test_scores_are_told_of_every_token_but_the_first(http: httpx.Client) -> None:
+    answer = complete(http, [97, 98, 99], max_tokens=0, echo=True, logprobs=2)
+    assert answer["usage"]["completion_tokens"] == 0
+    (choice,) = answer["choices"]
+    assert (choice["text"], choice["finish_reason"]) == ("abc", "length")
+    assert choice["logprobs"] == {
+        "tokens": ["a", "b", "c"],
+        "token_logprobs": [None, -1.0, -2.0],
+        "top_logprobs": [None, {"A": -1.0, "B": -2.0, "b": -1.0}, {"A": -1.0, "B": -2.0, "c": -2.0}],
+        "text_offset": [0, 1, 2],
+    }
+
+
+def test_scores_and_outputs_follow_each_other_in_every_choice(http: httpx.Client) -> None:
+    choices = complete(http, [97, 98, 99], max_tokens=2, echo=True, logprobs=0, n=2)["choices"]
+    assert choices[0]["logprobs"] == choices[1]["logprobs"]
+    assert choices[0]["text"] == "abcab"
+    assert choices[0]["logprobs"]["token_logprobs"] == [None, -1.0, -2.0, -0.5, -0.5]
+    assert choices[0]["logprobs"]["text_offset"] == [0, 1, 2, 3, 4]
+
+
+def test_streamed_scores_equal_plain_ones(http: httpx.Client) -> None:
+    body = {"prompt": "\u00e9\u6f22x", "max_tokens": 9, "echo": True, "logprobs": 1}
+    plain = http.post("/v1/completions", json=body).json()["choices"][0]
+    chunks = events(http, "/v1/completions", body)
+    assert streamed_text(chunks) == plain["text"]
+    parts = [c["logprobs"] for chunk in chunks for c in chunk["choices"] if c["logprobs"]]
+    for key, values in plain["logprobs"].items():
+        assert [value for part in parts for value in part[key]] == values
+
+
+def test_alternatives_of_a_chat_come_with_their_bytes(http: httpx.Client) -> None:
+    logprobs = chat(http, "x", max_tokens=1, logprobs=True, top_logprobs=2)["choices"][0]["logprobs"]
+    assert logprobs["content"][0]["top_logprobs"] == [
+        {"token": "A", "logprob": -1.0, "bytes": [65]},
+        {"token": "B", "logprob": -2.0, "bytes": [66]},
+    ]
+
+
+def test_no_tokens_are_an_empty_output_and_a_full_context_has_place_for_them(http: httpx.Client) -> None:
+    answer = complete(http, [97] * 512, max_tokens=0)
+    assert answer["choices"][0]["text"] == ""
+    assert answer["usage"]["total_tokens"] == 512
+    for length, tokens in ((512, 1), (513, 0)):
+        error = refused(http.post("/v1/completions", json={"prompt": [97] * length, "max_tokens": tokens}))
+        assert error["code"] == "context_length_exceeded"
+
+
+@pytest.mark.parametrize("how", ["field", "header", "both"])
+def test_an_answer_ends_at_its_timeout_with_what_it_has(http: httpx.Client, how: str) -> None:
+    body = {"prompt": "STALL", "max_tokens": 9, **({} if how == "header" else {"timeout": 0.05})}
+    headers = {} if how == "field" else {"x-request-timeout": "0.05" if how == "header" else "5000"}
+    (choice,) = http.post("/v1/completions", json=body, headers=headers).json()["choices"]
+    assert (choice["text"], choice["finish_reason"]) == ("STA", "deadline")
+
+
+def test_a_timeout_that_is_no_number_is_refused(http: httpx.Client) -> None:
+    answer = http.post("/v1/completions", json={"prompt": "x"}, headers={"x-request-timeout": "soon"})
+    assert refused(answer)["param"] == "timeout"
+    timed = http.post("/v1/completions", json={"prompt": "x"}, headers={"x-request-timeout": "50"})
+    assert timed.status_code == 200
