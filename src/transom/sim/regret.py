@@ -97,7 +97,7 @@ def _regret(problem: Problem, layout: CacheLayout, requests: Sequence[Access], s
     clairvoyant = Clairvoyant(problem, plan(problem, size, priced))
     best = _found(with_memory(layout, size), requests, clairvoyant)
     found = {policy: _found(with_memory(layout, size, policy), requests) for policy in CachePolicy}
-    return Regret(size, int(priced.tokens), best, found)
+    return Regret(size, max(0, int(priced.tokens)), best, found)
 
 
 def _found(layout: CacheLayout, requests: Sequence[Access], watcher: Watcher | None = None) -> int | None:

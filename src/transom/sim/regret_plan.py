@@ -29,7 +29,7 @@ def kept_for(problem: Problem, chosen: Ints) -> Kept:
     pages, ways = problem.pages, problem.ways.of(chosen)
     computed = covered(len(pages), ways.computed, pages.begins[1:])
     windows = []
-    for window in ways.window.T:
+    for window in ways.wary.T:
         kept = np.append(covered(len(pages), window, ways.full), False)  # where nobody passes again, at -1
         for request in range(len(problem.paths) - 1, -1, -1):
             here = slice(pages.begins[request], pages.begins[request + 1])

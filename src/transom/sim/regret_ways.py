@@ -17,6 +17,7 @@ class Ways:
     gain     tokens found
     full     reads full pages from its request's first up to here (by number in `Pages`)
     window   by component that slides: reads pages from here up to `full`
+    wary     the same for who does not count on what it shares with another page than its own
     computed computes windows from here on
     fullest  most bytes of its own row
     """
@@ -27,6 +28,7 @@ class Ways:
     computed: Ints
     fullest: Ints
     window: Ints
+    wary: Ints
 
     def of(self, which: Ints | Bools) -> "Ways":
         return Ways(*[getattr(self, field.name)[which] for field in fields(self)])
@@ -61,18 +63,20 @@ def ways_of(kind: Kind, paths: Sequence[Path], pages: Pages) -> Ways:
         fullest = _Fullest(kind, path)
         for count in range(path.known + 1):
             end = min(count * size + int(path.shared[count]), path.prompt - 1)
-            first = [offset + min(count, grid.needed(end)) for grid, _ in kind.sliding]
+            whole = min(count * size, path.prompt - 1)
+            first = [offset + min(count, g.needed(at)) for at in (end, whole) for g, _ in kind.sliding]
             computed = offset + min(path.known, end // size)
             rows.append((number, end, offset + count, computed, fullest.after(end), *first))
         for count, start in enumerate(repairs[: path.known + 1]):
             until = count * size
             if start > 0 and until < path.prompt:
                 exact = offset + min(grid.keep(until) for grid, _ in kind.sliding)
-                none = [offset + count] * len(kind.sliding)
+                none = [offset + count] * 2 * len(kind.sliding)
                 rows.append((number, start, offset + count, exact, fullest.after_repair(start), *none))
     table = np.array(rows, dtype=np.int64)
     request, gain, full, computed, fullest = table[:, :5].T
-    return Ways(request, gain, full, computed, fullest, window=table[:, 5:])
+    window, wary = np.hsplit(table[:, 5:], 2)
+    return Ways(request, gain, full, computed, fullest, window, wary)
 
 
 class _Fullest:
