@@ -160,7 +160,9 @@ def _compute(scheduler: Scheduler, step: Step, runner: Runner, events: list[Even
     except Exception as failure:  # the edge at which a broken step fails its own requests and no others
         events += scheduler.fail(step, f"{type(failure).__name__}: {failure}")
         return failure
-    except BaseException:  # an interrupted caller may take other turns: nothing of this step is in flight then
+    except (
+        BaseException
+    ):  # an interrupted caller may take other turns: nothing of this step is in flight then
         scheduler.fail(step, "interrupted")
         raise
     events += scheduler.apply(step, result)
