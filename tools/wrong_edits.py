@@ -576,6 +576,15 @@ MUTANTS = (
         "extend = self._tree.grow if is_boundary else self._tree.lengthen",
         "extend = self._tree.lengthen",
     ),
+    Mutant("parting-forgotten", "tree.py", "not end.children and not end.parted", "not end.children"),
+    Mutant(
+        "ages-with-islands-only",
+        "reclaim.py",
+        "RANK_USELESS and tree.ages",
+        "RANK_USELESS and tree.gives_whole",
+    ),
+    Mutant("loops-by-age", "order.py", "-link.last if price.whole else link.last", "link.last"),
+    Mutant("every-use-counts", "order.py", "if price.parted else 1.0", "if link else 1.0"),
     Mutant("half-a-stretch", "reclaim.py", "node.size if tree.gives_whole else most", "most"),
     Mutant(
         "begin-on-a-page-kept", "components.py", " and self.keep((page + 1) * self.page_size) > page)", ")"
