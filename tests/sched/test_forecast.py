@@ -8,9 +8,9 @@ from tests.sched.world import World
 
 from transom.kv.components import Grid, page_rule
 from transom.kv.room import Room
-from transom.sched.forecast import Forecast, Life, Lives, forecast
+from transom.sched.forecast import Forecast, Life, Lives, forecast, steps_to_go
 from transom.sched.outputs import OutputLengths
-from transom.sched.running import KEPT
+from transom.sched.releases import held_alone, releases
 from transom.values import Full, RequestId, State, Window
 
 GRIDS = (Grid(Full(), 1, rooted=True), Grid(Window(4), 1))
@@ -114,15 +114,43 @@ def test_what_a_window_is_said_to_take_is_enough_token_by_token(
     """A request that grows token by token and slides never holds more than was foreseen."""
     grids = (Grid(Full(), page, rooted=True), Grid(Window(window), page), page_rule(State(8), page, 200))
     end = computed + more
-    column = [computed, end, 0, 0, computed, *(grid.first_entry(computed) for grid in grids)]
-    assert len(column) == KEPT + 3
-    lengths = OutputLengths(np.array([more], np.int64))
-    found = forecast(np.array([column], np.int64).T, np.array([computed]), grids, lengths, 1)
+    known, columns = np.array([computed]), np.array([[computed, end, 0, computed]], np.int64).T
+    steps = steps_to_go(columns, known, OutputLengths(np.array([more], np.int64)), 1)
+    own = np.array([[grid.entries(computed) - grid.first_entry(computed)] for grid in grids])
+    found = forecast(columns, known, steps, own, grids)
     slides = found._lives.slides[1, 0]
     now = grids[1].ceil(computed) - grids[1].keep(computed)
     most = max(grids[1].ceil(t + 1) - grids[1].keep(t) for t in range(computed, end))
     assert most - now <= slides <= grids[1].ceil(end) - grids[1].ceil(computed)
     assert found._lives.steps.tolist() == [more] and found._lives.slides[2, 0] == 0
+
+
+def test_what_others_read_too_does_not_come_back() -> None:
+    """Three share 16 tokens on pages of 4; each holds alone what comes after."""
+    world = World(page=4, windows=(4,), pages=(80, 80), chunk=64, context=64)
+    world.submit([*distinct(16, 1), *distinct(9, 2)], 9)
+    world.step()
+    for seed in (3, 4):
+        world.submit([*distinct(16, 1), *distinct(5, seed)], 3)
+    world.step()
+    running = world.scheduler._roster.running.states()
+    alone = held_alone(world.cache, [state.holding for state in running])
+    assert alone.tolist() == [[7 - 4, 6 - 4, 6 - 4], [2, 2, 2]]
+    assert [list(releases(world.cache, [state.holding])) for state in running] == alone.T.tolist()
+    world.finish()
+
+
+def test_a_window_that_others_read_too_pays_for_nothing() -> None:
+    """Of 32 pages that a window of 512 keeps all are shared: the 24 that come must be there."""
+    grids = (Grid(Full(), 16, rooted=True), Grid(Window(512), 16))
+    columns, known = np.array([[1008, 1442, 0, 1056]], np.int64).T, np.array([1056])
+    steps = np.array([386])
+    slides = [
+        forecast(columns, known, steps, np.array([[4], [own]]), grids)._lives.slides[1, 0]
+        for own in (0, 4, 36)
+    ]
+    assert slides == [25, 25, 0]
+    assert forecast(columns, known, steps, np.array([[4], [30]]), grids)._lives.slides[1, 0] == 33 - 30
 
 
 def distinct(length: int, seed: int) -> list[int]:

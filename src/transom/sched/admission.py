@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from enum import Enum
 
 import numpy as np
 
@@ -9,14 +10,23 @@ from transom.kv.cache import Namespace, Offer
 from transom.kv.components import PageRule
 from transom.kv.room import Room
 from transom.sched.draft import Draft, is_decode
-from transom.sched.forecast import Counts, Forecast, Life, forecast
+from transom.sched.forecast import Counts, Forecast, Life, forecast, steps_to_go
 from transom.sched.intents import Admit
 from transom.sched.needs import PESSIMISM, added, pages_at
 from transom.sched.outputs import OutputLengths
 from transom.sched.prefixes import Promises, Publisher
+from transom.sched.releases import held_alone
 from transom.sched.running import PROMPT
 from transom.sched.spans import Pages, chunk_end, fit_end, is_cut
 from transom.sched.states import Progress, Running, Span, Waiting
+
+
+class Back(Enum):
+    """What those that end are taken to give back. The first costs less to look at, and mostly decides."""
+
+    NOTHING = "nothing"
+    OWN = "own"
+
 
 PASSED_OVER = 2
 """Requests that do not fit before a plan stops looking for a smaller one. Each costs a look at the tree."""
@@ -61,7 +71,7 @@ class _Desk:
     outputs: OutputLengths = field(init=False)
     promises: Promises = field(init=False)
     admitted: list[Admit] = field(default_factory=list)
-    forecasts: dict[int, tuple[int, Forecast]] = field(default_factory=dict)
+    forecasts: dict[tuple[int, Back], tuple[int, Forecast]] = field(default_factory=dict)
     """By the factor on outputs, and of how many of those admitted."""
 
     def __post_init__(self) -> None:
@@ -102,7 +112,7 @@ class _Desk:
         if not urgent and self.promises.is_promised(namespace, asked, cached=cached):
             return True
         factor = PESSIMISM**progress.retractions
-        if not free and not self._forecast(factor).fits(self._life(progress, offers[0], factor), self.room):
+        if not free and not self._fits(self._life(progress, offers[0], factor), factor):
             return False
         for tried in offers if free else offers[:1]:
             span = self._span(progress, tried, urgent)
@@ -116,17 +126,29 @@ class _Desk:
 
     # ------------------------------------------------------------ over a life
 
-    def _forecast(self, factor: int) -> Forecast:
+    def _fits(self, life: Life, factor: int) -> bool:
+        """Whether there is place for it, even if nobody gives anything back; else, if all do as expected."""
+        return any(self._forecast(factor, back).fits(life, self.room) for back in Back)
+
+    def _forecast(self, factor: int, back: Back) -> Forecast:
         """Of those that run and those admitted; made when it is asked for, and then kept."""
-        seen, found = self.forecasts.get(factor, (0, None))
+        seen, found = self.forecasts.get((factor, back), (0, None))
         if found is None:
-            situation = self.draft.situation
-            found = forecast(situation.columns, self.known, self.grids, self.outputs, factor)
+            found = self._forecast_running(factor, back)
         if seen < len(self.admitted):
-            more = [self._life(i.waiting.progress, i.offer, factor) for i in self.admitted[seen:]]
-            found = found.plus(more)
-        self.forecasts[factor] = (len(self.admitted), found)
+            found = found.plus(
+                [self._life(intent.waiting.progress, intent.offer, factor) for intent in self.admitted[seen:]]
+            )
+        self.forecasts[factor, back] = (len(self.admitted), found)
         return found
+
+    def _forecast_running(self, factor: int, back: Back) -> Forecast:
+        situation = self.draft.situation
+        steps = steps_to_go(situation.columns, self.known, self.outputs, factor)
+        own = np.zeros((len(self.grids), len(self.known)), np.int64)
+        if back is Back.OWN:
+            own = held_alone(situation.cache, [state.holding for state in situation.running])
+        return forecast(situation.columns, self.known, steps, own, self.grids)
 
     def _life(self, progress: Progress, offer: Offer, factor: int) -> Life:
         """What the request is expected to take if it begins with `offer`."""

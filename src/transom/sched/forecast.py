@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from transom.kv.components import PageRule
 from transom.kv.room import Pages, Room
 from transom.sched.outputs import OutputLengths
-from transom.sched.running import ALLOCATED, FULL_UNTIL, KEPT, LIMIT, PROMPT, START, Columns
+from transom.sched.running import ALLOCATED, FULL_UNTIL, LIMIT, PROMPT, Columns
 
 Counts = NDArray[np.int64]
 """An entry per request, or a row per component with an entry per request."""
@@ -42,7 +42,9 @@ class Life:
 
 @dataclass(frozen=True, slots=True)
 class Lives:
-    """Requests, each as `Life` has it; `own` are the pages of now that come to be had when it ends."""
+    """Requests, each as `Life` has it; `own` are pages held now that nobody else holds: they come to be had
+    when it ends.
+    """
 
     known: Counts
     steps: Counts
@@ -105,27 +107,30 @@ class Forecast:
         return np.asarray(taken - self._freed[:, first], np.int64)
 
 
-def forecast(
-    columns: Columns, known: Counts, grids: Sequence[PageRule], lengths: OutputLengths, factor: int
-) -> Forecast:
+def steps_to_go(columns: Columns, known: Counts, lengths: OutputLengths, factor: int) -> Counts:
     """Of those that run. Outputs are expected to become `factor` times as long as of late."""
-    outputs = known - columns[PROMPT]
-    end = np.minimum(columns[LIMIT], known + lengths.remaining(outputs, factor))
-    found, slides, own = (np.zeros((len(grids), len(known)), np.int64) for _ in range(3))
+    remaining = lengths.remaining(known - columns[PROMPT], factor)
+    return np.asarray(np.maximum(np.minimum(columns[LIMIT] - known, remaining), 0), np.int64)
+
+
+def forecast(
+    columns: Columns, known: Counts, steps: Counts, own: Counts, grids: Sequence[PageRule]
+) -> Forecast:
+    """Of those that run, each with its tokens and its steps to go.
+
+    A window that slides pays for what comes with what falls out, but only with pages of its `own`: what
+    others read too is not to be had when one of them lets go of it.
+    """
+    entries = -(-(known + steps) // grids[0].page_size)
+    covered = -(-columns[ALLOCATED] // grids[0].page_size)
+    found, slides = np.zeros_like(own), np.zeros_like(own)
     for c, grid in enumerate(grids):
-        kept = columns[KEPT + c]
         if grid.rooted:
-            found[c] = -(-np.maximum(columns[ALLOCATED], columns[FULL_UNTIL]) // grid.page_size)
-            own[c] = found[c] - columns[FULL_UNTIL] // grid.page_size
+            found[c] = np.maximum(covered, -(-columns[FULL_UNTIL] // grid.page_size))
         elif grid.by_reference:
-            covered = -(-columns[ALLOCATED] // grid.page_size)
-            entries = -(-end // grid.page_size)
             held = grid.held_up_to(int(entries.max(initial=0)))[entries]
-            slides[c] = np.maximum(0, np.minimum(entries - covered, held - (covered - kept)))
-            own[c] = covered - np.maximum(kept, columns[START] // grid.page_size)
-        else:
-            own[c] = 1
-    return Forecast(Lives(known, np.maximum(end - known, 0), found, slides, np.maximum(own, 0)), grids)
+            slides[c] = np.maximum(0, np.minimum(entries - covered, held - own[c]))
+    return Forecast(Lives(known, steps, found, slides, own), grids)
 
 
 def _from_each_on(values: Counts) -> Counts:

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 
 import numpy as np
+from numpy.typing import NDArray
 
 from transom.kv.cache import Holding, HybridCache
 from transom.sched.spans import Pages
@@ -11,6 +12,18 @@ from transom.sched.spans import Pages
 def releases(cache: HybridCache, holdings: Sequence[Holding]) -> Pages:
     """Pages per component that only `holdings` hold: private, or of the tree and read by no other row."""
     return tuple(_released(cache, component, holdings) for component in range(len(cache.rows)))
+
+
+def held_alone(cache: HybridCache, holdings: Sequence[Holding]) -> NDArray[np.int64]:
+    """Pages that only one row holds, per component and holding: `releases` of each alone."""
+    longest = max([max(holding.allocated, holding.full_until) for holding in holdings], default=0)
+    chosen = [holding.row for holding in holdings]
+    alone = np.zeros((len(cache.rows), len(holdings)), np.int64)
+    for component, grid in enumerate(cache.grids):
+        pages = cache.rows[component].table[chosen, : grid.entries(longest)]
+        single = (cache.pools[component].references(pages) <= 1) & (pages != 0)
+        alone[component] = np.count_nonzero(single, axis=1)
+    return alone
 
 
 def _released(cache: HybridCache, component: int, holdings: Sequence[Holding]) -> int:

@@ -64,7 +64,6 @@ class Results:
         if span.end // page > span.start // page:
             self.cache.publish(running.holding, running.progress.tokens(span.end))
             self.cache.slide(running.holding)
-            self.roster.running.refresh(running)
         self.counters.compute(running, span)
         progress = running.progress
         progress.computed_peak = max(progress.computed_peak, span.end)
@@ -106,8 +105,6 @@ class Results:
             return self.cache.fork(first.holding, sibling.id, computed)
         except NoSpace:
             return None
-        finally:
-            self.roster.running.refresh(first)
 
 
 def finish_reason(progress: Progress, token: int) -> FinishReason | None:

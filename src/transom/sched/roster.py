@@ -22,7 +22,7 @@ class Roster:
     def __init__(self, cache: HybridCache, counters: Counters, limits: Limits) -> None:
         self.outputs = Outputs(limits.first_outputs_expected)
         self.waiting = Queue(limits, Ranker(limits.policy, cache, self.outputs))
-        self.running = RunningSet(cache.layout.rows, len(cache.grids))
+        self.running = RunningSet(cache.layout.rows)
         self.siblings = Siblings()
         self.deadlines = Deadlines()
         self.turns = 0

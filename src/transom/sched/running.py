@@ -12,8 +12,8 @@ from transom.values import RequestId
 Columns = NDArray[np.int64]
 """One column per request."""
 
-PROMPT, LIMIT, START, FULL_UNTIL, ALLOCATED, KEPT = range(6)
-"""Rows of the table, in tokens; from `KEPT` on the first entry kept, one row per component."""
+PROMPT, LIMIT, FULL_UNTIL, ALLOCATED = range(4)
+"""Rows of the table, in tokens."""
 
 
 class RunningSet:
@@ -22,9 +22,9 @@ class RunningSet:
     The table follows what is told: `refresh` whenever the pages of a request have changed.
     """
 
-    def __init__(self, rows: int, components: int) -> None:
+    def __init__(self, rows: int) -> None:
         self._ranks: Ranks[Running] = Ranks()
-        self._table: Columns = np.zeros((KEPT + components, rows), np.int64)
+        self._table: Columns = np.zeros((4, rows), np.int64)
         self._states: tuple[Running, ...] | None = ()
         self._rows = np.zeros(0, np.int64)
 
@@ -76,8 +76,6 @@ def column_of(state: Running) -> tuple[int, ...]:
     return (
         len(progress.request.prompt),
         progress.kv_limit,
-        holding.start,
         holding.full_until,
         holding.allocated,
-        *holding.kept,
     )
