@@ -4,7 +4,6 @@ import importlib
 import os
 import platform
 import shutil
-import socket
 import sys
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -16,6 +15,7 @@ from transom import __version__
 from transom.config import cores_available
 from transom.errors import ConfigError, ModelFileError
 from transom.ops.choose import choose_ops
+from transom.server.listen import listen
 from transom.weights.builtin import builtin_model, cache_folder, is_ready, resolve_model
 from transom.weights.catalogue import Installed
 from transom.weights.gguf import read_gguf
@@ -47,7 +47,7 @@ class Finding:
 
 
 def examine(model: str | None, host: str, port: int) -> list[Finding]:
-    """Everything, in the order in which a start would meet it. Writes nothing and starts nothing."""
+    """Everything, in the order in which a start would meet it. Writes nothing and leaves nothing running."""
     return [
         _versions(),
         _packages(),
@@ -218,14 +218,10 @@ def _is_installed(distribution: str) -> bool:
 
 
 def _port(host: str, port: int) -> Finding:
-    with socket.socket() as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            probe.bind((host, port))
-        except OSError as error:
-            return Finding(
-                "port", Verdict.WRONG, f"{host}:{port}: {(error.strerror or str(error)).lower()}", "--port"
-            )
+    try:
+        listen(host, port).close()
+    except ConfigError as error:
+        return Finding("port", Verdict.WRONG, str(error), "--port")
     return Finding("port", Verdict.OK, f"{host}:{port} is free")
 
 

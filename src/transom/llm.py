@@ -183,12 +183,24 @@ class LLM:
     def _turn(self) -> None:
         """One step of all that is open. Raises BadRequest for a refused submission."""
         commands, self._commands = self._commands, []
-        turn = self._engine.turn(commands)
+        try:
+            turn = self._engine.turn(commands)
+        except BaseException:
+            self._tell_the_lost()
+            raise
         for event in turn.events:
             if event.request in self._inboxes:
                 self._inboxes[event.request].append(event)
         for refused in turn.rejected:
             raise refused.error
+
+    def _tell_the_lost(self) -> None:
+        """A turn was interrupted, and what it said is lost: who is not there any more has ended with it."""
+        alive = set(self._engine.scheduler.unfinished())
+        for request in self._inboxes.keys() - alive:
+            self._inboxes[request].append(
+                Ended(request, FinishReason.ERROR, Usage(0, 0, 0), "its step was interrupted")
+            )
 
 
 class EngineOptions(TypedDict, total=False):

@@ -10,7 +10,7 @@ import pytest
 from tests.tiny import BOS, write_tiny_gguf
 
 from transom import LLM
-from transom.errors import BadRequest, ConfigError, ModelFileError, RequestTooLarge
+from transom.errors import BadRequest, ConfigError, ModelFileError, RequestTooLarge, TransomError
 from transom.llm import Completion, Piece
 from transom.values import FinishReason, RequestId, StepResult, StepWork
 
@@ -321,3 +321,22 @@ def test_request_ids_are_never_used_again(llm: LLM) -> None:
         for _ in range(3):
             llm.generate(["a"], max_tokens=1)
     assert len(set(seen)) == 3
+
+
+def test_an_interrupted_step_ends_the_streams_it_computed_for_and_no_later_ones(
+    llm: LLM, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = llm.generate(PROMPTS[0], max_tokens=6, ignore_eos=True)[0]
+    first, second = (llm.stream(prompt, max_tokens=20, ignore_eos=True) for prompt in PROMPTS[:2])
+    next(first), next(second)
+
+    def interrupted(work: StepWork) -> StepResult:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(llm.engine.runner, "run", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            list(first)
+    with pytest.raises(TransomError, match="its step was interrupted"):
+        list(second)
+    assert llm.generate(PROMPTS[0], max_tokens=6, ignore_eos=True)[0].token_ids == whole.token_ids

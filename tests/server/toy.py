@@ -17,7 +17,8 @@ from transom import logs, wire
 from transom.config import EngineConfig, LogConfig, ServerConfig
 from transom.engine.supervisor import Recipe
 from transom.errors import BadRequest, TransomError
-from transom.server.run import Site, listen, serve
+from transom.server.listen import listen
+from transom.server.run import Site, serve
 from transom.server.text import Message
 from transom.text.chat import normalize
 from transom.text.detokenize import Detokenizer

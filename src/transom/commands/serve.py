@@ -69,7 +69,7 @@ def _run(options: argparse.Namespace) -> None:
     engine = engine_config(options)
     log_config = LogConfig(options.log_level, options.log_format)
     logs.configure(log_config)
-    from transom.server.run import listen
+    from transom.server.listen import listen
 
     sock = listen(server.host, server.port)
     find_model(engine.model)

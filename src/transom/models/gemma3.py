@@ -7,8 +7,8 @@ say -- the pattern of layers and the rope base of window layers -- is the archit
 from math import sqrt
 
 from transom.errors import ModelFileError
-from transom.models.spec import LayerSpec, LayerWeights, Model, ModelSpec, ModelWeights, Rope
-from transom.models.tensors import Tensors, head, require_heads
+from transom.models.spec import LayerSpec, LayerWeights, Model, ModelSpec, Rope
+from transom.models.tensors import Tensors, assemble, require_heads
 from transom.ops.protocol import AttentionShape, Gate, Precision
 from transom.values import Full, Window
 from transom.weights.gguf import GgufFile
@@ -26,13 +26,7 @@ FULL, WINDOW = 0, 1
 def load(file: GgufFile) -> Model:
     """Raises ModelFileError, naming what is missing or of the wrong shape."""
     spec = read_spec(file)
-    layers = tuple(_layer(file, spec, number) for number in range(len(spec.layers)))
-    tensors = Tensors(file)
-    embedding = tensors.packed("token_embd", spec.vocabulary, spec.dim, Precision.INT16)
-    final_norm = tensors.norm("output_norm", spec.dim)
-    return Model(
-        spec, ModelWeights(embedding, layers, final_norm, head(file, embedding, spec.vocabulary, spec.dim))
-    )
+    return assemble(file, spec, lambda block, layer: _layer(block, layer.attention, spec.dim))
 
 
 def read_spec(file: GgufFile) -> ModelSpec:
@@ -89,10 +83,8 @@ def _require_sane(file: GgufFile, layers: int, heads: int, kv_heads: int, head_d
         raise ModelFileError(f"{file.path}: gemma3.attention.sliding_window is {window}")
 
 
-def _layer(file: GgufFile, spec: ModelSpec, number: int) -> LayerWeights:
-    shape = spec.layers[number].attention
-    dim, q, kv = spec.dim, shape.heads * shape.head_dim, shape.kv_heads * shape.head_dim
-    block = Tensors(file, f"blk.{number}.")
+def _layer(block: Tensors, shape: AttentionShape, dim: int) -> LayerWeights:
+    q, kv = shape.heads * shape.head_dim, shape.kv_heads * shape.head_dim
     hidden = block.rows("ffn_gate")
     projections = [("attn_q", q), ("attn_k", kv), ("attn_v", kv)]
     return LayerWeights(

@@ -1,8 +1,10 @@
 """A model file's tensors by name, checked to have the shape that a family expects."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from transom.errors import ModelFileError
+from transom.models.spec import LayerSpec, LayerWeights, Model, ModelSpec, ModelWeights
 from transom.ops.protocol import F32, Matrix, Precision
 from transom.weights.gguf import GgufFile, GgufTensor
 from transom.weights.packing import pack, vector
@@ -44,10 +46,21 @@ class Tensors:
         return tensor
 
 
-def head(file: GgufFile, embedding: Matrix, vocabulary: int, dim: int) -> Matrix:
-    """The output matrix: the file's own, or the embedding once more."""
+def assemble(file: GgufFile, spec: ModelSpec, layer: Callable[[Tensors, LayerSpec], LayerWeights]) -> Model:
+    """A model whose layers `layer` reads, each from its block's tensors. ModelFileError.
+
+    The head is the file's own, or the embedding once more.
+    """
     tensors = Tensors(file)
-    return tensors.packed("output", vocabulary, dim, Precision.INT16) if "output" in tensors else embedding
+    shape = (spec.vocabulary, spec.dim)
+    embedding = tensors.packed("token_embd", *shape, Precision.INT16)
+    weights = ModelWeights(
+        embedding=embedding,
+        layers=tuple(layer(Tensors(file, f"blk.{number}."), one) for number, one in enumerate(spec.layers)),
+        final_norm=tensors.norm("output_norm", spec.dim),
+        head=tensors.packed("output", *shape, Precision.INT16) if "output" in tensors else embedding,
+    )
+    return Model(spec, weights)
 
 
 def require_heads(file: GgufFile, heads: int, kv_heads: int, head_dim: int, key: str) -> None:

@@ -17,9 +17,10 @@ from transom import wire
 from transom.config import ServerConfig
 from transom.engine.client import STOP_SECONDS
 from transom.engine.supervisor import Recipe, Supervisor
-from transom.errors import ConfigError, EngineDied, TransomError
+from transom.errors import EngineDied, TransomError
 from transom.server.app import Service, build_app
 from transom.server.intake import Intake
+from transom.server.listen import url_of
 from transom.server.metrics import Metrics
 from transom.server.text import ModelText
 
@@ -33,36 +34,6 @@ STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 Announce = Callable[[wire.Ready, str], None]
 """Told, once requests are answered, what the engine is and at which URL."""
-
-
-def listen(host: str, port: int) -> socket.socket:
-    """A listening socket, or ConfigError. Early, so that a taken port costs nobody a model's loading."""
-    try:
-        family, kind, protocol, _, address = socket.getaddrinfo(
-            host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
-        )[0]
-        sock = socket.socket(family, kind, protocol)
-    except OSError as error:
-        raise ConfigError(f"cannot listen on {host}: {error.strerror or error}") from None
-    try:
-        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        sock.bind(address)
-        sock.listen(2048)
-    except OSError as error:
-        sock.close()
-        raise ConfigError(_cannot_listen(host, port, error)) from None
-    sock.setblocking(False)
-    return sock
-
-
-def _cannot_listen(host: str, port: int, error: OSError) -> str:
-    advice = "; choose another with --port" if port else ""
-    return f"cannot listen on {host}:{port}: {(error.strerror or str(error)).lower()}{advice}"
-
-
-def url_of(sock: socket.socket) -> str:
-    host, port = sock.getsockname()[:2]
-    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
 
 
 @dataclass(frozen=True, slots=True)
