@@ -8,7 +8,7 @@ PYTEST_ARGS ?= -n 2 --dist loadfile
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 SOURCES := pyproject.toml CMakeLists.txt $(wildcard native/*)
 
-.PHONY: serve test lint test-slow parity mutants bench pictures clean help
+.PHONY: serve test lint test-slow parity mutants bench bench-peers pictures clean help
 
 help:  ## this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/make \1\t\2/p' Makefile
@@ -34,8 +34,11 @@ parity: $(VENV)/test.stamp  ## the float32 reference against transformers; insta
 mutants: $(VENV)/test.stamp  ## wrong edits to kv/, and which tests notice; into docs/proof.md
 	$(BIN)/python tools/mutants.py --docs docs/proof.md
 
-bench: $(VENV)/test.stamp  ## kernels, in a table
-	$(BIN)/python bench/micro.py
+bench: $(VENV)/serve.stamp  ## kernels, in a table
+	$(BIN)/transom bench micro $(ARGS)
+
+bench-peers: $(VENV)/serve.stamp  ## llama.cpp's server beside ours; builds it once, a quarter of an hour
+	@exec $(BIN)/python tools/peers.py $(ARGS)
 
 pictures: $(VENV)/serve.stamp  ## those of docs/ that stories draw
 	$(BIN)/transom story locked-full --frame 7 --svg docs/story-locked-full.svg

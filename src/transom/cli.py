@@ -45,13 +45,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """The exit status: 0, 1 for what went wrong, 2 for usage."""
     streams.complete()
     words = list(sys.argv[1:] if arguments is None else arguments)
-    parser, commands = parsers()
+    parser, _ = parsers()
     options, unknown = parser.parse_known_args(words)
     if options.command is None:
         parser.refuse_unknown(unknown)
         parser.print_help()
         return USAGE_ERROR
-    commands[options.command].refuse_unknown(unknown)
+    options.parser.refuse_unknown(unknown)
     run: Callable[[argparse.Namespace], None] = options.run
     try:
         run(options)

@@ -13,6 +13,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from transom.config import CACHE_POLICIES, EngineConfig
 from transom.errors import ConfigError
+from transom.outputs import writing
 from transom.sim.costs import MachineCost, read_cost
 from transom.sim.pictures import write_pictures
 from transom.sim.player import Played, Setting, play
@@ -104,7 +105,7 @@ def _trace(asked: Asked) -> Trace:
     else:
         trace = read_trace(asked.trace)
     if asked.save_trace is not None:
-        with _writing(asked.save_trace):
+        with writing(asked.save_trace):
             write_trace(trace, asked.save_trace)
     return trace
 
@@ -146,7 +147,7 @@ def _report(
         if regret is not None:
             figures["regret"] = regret.as_json()
         text = json.dumps(figures, indent=1)
-        with _writing(asked.json):
+        with writing(asked.json):
             asked.json.write_text(text + "\n", encoding="utf-8")
     pictures = [] if asked.svg is None else write_pictures(runs, asked.svg)
     console = Console(soft_wrap=True, highlight=False)
@@ -173,11 +174,3 @@ def _heading(asked: Asked, played: Played) -> str:
         f"{asked.shape}, {size / 2**20:,.0f} MiB for keys and values, pages of {layout.page_size} tokens, "
         f"context {layout.context:,}"
     )
-
-
-@contextmanager
-def _writing(path: Path) -> Iterator[None]:
-    try:
-        yield
-    except OSError as error:
-        raise ConfigError(f"{path}: {error.strerror}") from None
