@@ -46,12 +46,12 @@ def words_back(body: Json) -> Events:
     return [*[piece(f" {word}") for word in said], usage(len(words), len(said), 0)]
 
 
-@contextmanager
-def running(fake: Fake) -> Iterator[Fake]:
+def server_of(fake: Fake, port: int = 0) -> ThreadingHTTPServer:
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
             fake.keys.append(self.headers.get("Authorization"))
-            self._json(*(fake.models if self.path == "/v1/models" else (404, {"error": "nothing"})))
+            known = {"/v1/models": fake.models, "/health": (200, {})}
+            self._json(*known.get(self.path, (404, {"error": "nothing"})))
 
         def do_POST(self) -> None:
             body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
@@ -72,7 +72,7 @@ def running(fake: Fake) -> Iterator[Fake]:
             self.wfile.write(content)
 
         def _stream(self, events: Events) -> None:
-            """HTTP/1.0: its end is the connection's. An event None breaks off: nothing ends the stream."""
+            """HTTP/1.0: its end is the connection's."""
             self.send_response(200)
             self.send_header("Content-Type", "text/event-stream")
             self.end_headers()
@@ -83,10 +83,21 @@ def running(fake: Fake) -> Iterator[Fake]:
         def log_message(self, *words: Any) -> None:
             """Not on the test's screen."""
 
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    server = ThreadingHTTPServer(("127.0.0.1", port), Handler)
+    fake.url = f"http://127.0.0.1:{server.server_port}"
+    return server
+
+
+def serve_for_ever(fake: Fake, port: int) -> None:
+    """For a process of its own."""
+    server_of(fake, port).serve_forever()
+
+
+@contextmanager
+def running(fake: Fake) -> Iterator[Fake]:
+    server = server_of(fake)
     thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
     thread.start()
-    fake.url = f"http://127.0.0.1:{server.server_port}"
     try:
         yield fake
     finally:
