@@ -13,8 +13,12 @@ PLAIN_SHARE_MIN = 0.9
 @cache
 def prose() -> str:
     """About 210,000 characters in paragraphs, none of them twice."""
-    whole = (" ".join(text.split()) for name in sorted(topics) for text in topics[name].split("\n\n"))
-    return "\n\n".join(dict.fromkeys(text for text in whole if _is_prose(text)))
+    paragraphs = (" ".join(text.split()) for text in _everything().split("\n\n"))
+    return "\n\n".join(dict.fromkeys(text for text in paragraphs if _is_prose(text)))
+
+
+def _everything() -> str:
+    return "\n\n".join(topics[name] for name in sorted(topics))
 
 
 def _is_prose(text: str) -> bool:
@@ -24,7 +28,8 @@ def _is_prose(text: str) -> bool:
 
 @cache
 def _vocabulary() -> tuple[str, ...]:
-    return tuple(sorted(set(re.findall(r"\b[a-z]{3,12}\b", prose()))))
+    """Words and parts of names: 3,400."""
+    return tuple(sorted(set(re.findall("[a-z]{3,12}", _everything()))))
 
 
 def passage(chance: Random, characters: int) -> str:
