@@ -39,8 +39,8 @@ TWO_CORES = MachineCost(
     per_fresh_near_key=220e-9,
     window=512,
 )
-"""The default model on two cores of a virtual Intel Xeon of 2.6 GHz, by `transom bench cost`; docs/proof.md says
-how near it comes. For a first look: others are twice as fast."""
+"""The default model on two cores of a virtual Intel Xeon of 2.6 GHz, by `transom bench cost`;
+docs/proof.md says how near it comes. For a first look: others are twice as fast."""
 
 
 @dataclass(frozen=True, slots=True)
