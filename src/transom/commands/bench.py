@@ -27,7 +27,7 @@ little: compare figures of one run.
 """
 
 COST_HELP = """\
-Fit what a step of the engine takes on this machine: half a minute on idle cores.
+Fit what a step of the engine takes on this machine: a minute on idle cores.
 
   transom bench cost
   transom bench cost --model model.gguf --output cost.json

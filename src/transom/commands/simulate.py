@@ -42,7 +42,7 @@ def add(commands: Any) -> Parser:
         "--cost",
         metavar="COST",
         help="a JSON file of transom bench cost, or h200 or h100 (assumed); default: as fitted here, "
-        "else rough figures",
+        "else as fitted on two cores of a Xeon",
     )
     machine.add_argument(
         "--turnaround-ms",
