@@ -68,7 +68,7 @@ def test_a_model_that_is_named_needs_no_list() -> None:
         ((200, {"choices": [{"text": "a"}]}), "the answer is no event stream"),
         ((500, {"error": {"message": "out of\n memory"}}), "HTTP 500: out of memory"),
         ((404, {"detail": "Not Found"}), "HTTP 404"),
-        ([{"error": {"message": "overloaded"}}], "overloaded"),
+        ([{"error": {"message": "[/red] over\x1b[2J loaded"}}], r"\[/red\] over\?\[2J loaded"),
         ([{"choices": [{"text": 7}]}], "the stream has what is no completion"),
     ],
 )
@@ -93,14 +93,14 @@ def test_what_fails_on_the_way_is_counted_and_is_status_1(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def twice(body: Json) -> Said:
-        return words_back(body) if len(fake.asked) < 6 else (503, {"error": {"message": "gone"}})
+        return words_back(body) if len(fake.asked) < 6 else (503, {"error": {"message": "[/gone]"}})
 
     file = tmp_path / "figures.json"
     with running(Fake(twice)) as fake, pytest.raises(TransomError, match="checked is not as it should be"):
         measured(fake.url, wanted=Wanted(file))
     (run,) = json.loads(file.read_text())["runs"]
     assert (run["requests"], run["failed"]) == (6, 2)
-    assert "WRONG: w2c8 on A, repeat 1: 2 of 6 requests failed: HTTP 503: gone" in capsys.readouterr().out
+    assert "WRONG: w2c8 on A, repeat 1: 2 of 6 requests failed: HTTP 503: [/gone]" in capsys.readouterr().out
 
 
 def test_a_server_that_calls_itself_ours_and_finds_too_little_is_status_1(
@@ -112,6 +112,12 @@ def test_a_server_that_calls_itself_ours_and_finds_too_little_is_status_1(
     assert "that prompts share: is the memory too small?" in capsys.readouterr().out
     with running(Fake(words_back)) as fake:
         measured(fake.url, workloads="w3")
+
+
+def test_a_file_that_cannot_be_written_is_told_before_anything_is_asked() -> None:
+    with running(Fake(words_back)) as fake, pytest.raises(TransomError, match=r"/nowhere/x\.json: No such"):
+        measured(fake.url, wanted=Wanted(Path("/nowhere/x.json")))
+    assert not fake.asked
 
 
 def test_llama_cpps_own_count_of_what_was_cached_is_read(tmp_path: Path) -> None:

@@ -10,8 +10,8 @@ from rich.table import Table
 
 from transom.bench.figures import Figures
 from transom.bench.runs import Pair, Run, again_of, middle, of, pairs_of, workloads_of
-from transom.bench.server import Server
-from transom.bench.sheet import Wanted, screen, write_json
+from transom.bench.server import Server, printable
+from transom.bench.sheet import Wanted, machine_line, screen, write_json
 from transom.charts.bars import Group, bars_svg
 from transom.charts.page import Chart
 from transom.outputs import write_files
@@ -42,8 +42,7 @@ def report(servers: Sequence[Server], runs: Sequence[Run], wrong: Sequence[str],
     """Raises ConfigError for a file that cannot be written."""
     console = screen()
     for server in servers:
-        kind = server.owner or "somebody's"
-        console.print(f"{server.label}: {server.access.address}, {server.model} ({kind})")
+        console.print(f"{server.label}: {server.access.address}, {_about(server)}")
     pairs = pairs_of(runs, servers)
     console.print(_table(servers, runs, pairs))
     for line in (*_ratios(pairs), *_sameness(runs, pairs)):
@@ -55,6 +54,10 @@ def report(servers: Sequence[Server], runs: Sequence[Run], wrong: Sequence[str],
     if wanted.svg is not None:
         for path in write_files(wanted.svg, _pictures(servers, runs)):
             console.print(f"wrote {path}")
+
+
+def _about(server: Server) -> str:
+    return printable(f"{server.model} ({server.owner or 'owned by nobody'})")
 
 
 # ---------------------------------------------------------------- for the terminal
@@ -163,8 +166,8 @@ def _finite(figures: dict[str, object]) -> dict[str, object]:
 
 
 def _pictures(servers: Sequence[Server], runs: Sequence[Run]) -> dict[str, str]:
-    about = "; ".join(f"{server.label}: {server.model} ({server.owner})" for server in servers)
-    names = [f"{server.label}, {server.owner}" for server in servers]
+    names = [f"{server.label}: {_about(server)}" for server in servers]
+    about = machine_line()
     return {
         f"serve-{file}.svg": bars_svg(
             Chart(title, about, unit, ""),

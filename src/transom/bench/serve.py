@@ -37,6 +37,7 @@ class Asked:
 def bench_serve(asked: Asked, known: Mapping[str, Workload] = WORKLOADS) -> None:
     """Raises ConfigError, and TransomError if a server cannot be measured, or something was found wrong."""
     workloads = chosen(asked.workloads, known)
+    asked.wanted.claim()
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         servers, runs = runner.run(_measure(asked, workloads))
     wrong = complaints(runs, servers)

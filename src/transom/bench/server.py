@@ -100,7 +100,12 @@ def _message(body: bytes) -> str:
 
 def _words(error: object) -> str:
     text = error.get("message", error) if isinstance(error, dict) else error
-    return " ".join(str(text).split())[:300]
+    return printable(" ".join(str(text).split())[:300])
+
+
+def printable(text: str) -> str:
+    """What a stranger says, without what would move a terminal's cursor."""
+    return "".join(letter if letter.isprintable() else "?" for letter in text)
 
 
 # ---------------------------------------------------------------- what is read of an answer

@@ -28,6 +28,14 @@ class Wanted:
     json: Path | None = None
     svg: Path | None = None
 
+    def claim(self) -> None:
+        """ConfigError now, if a file cannot be written: not after minutes of measuring."""
+        if self.json is not None:
+            with writing(self.json), self.json.open("a", encoding="utf-8"):
+                pass
+        if self.svg is not None:
+            write_files(self.svg, {})
+
 
 @dataclass(frozen=True, slots=True)
 class Row:
@@ -60,6 +68,7 @@ class Sheet:
 
 def publish(bench: str, sheets: Iterable[Sheet], wanted: Wanted) -> None:
     """Print each as it comes, and write what is wanted. ConfigError for a file that cannot be written."""
+    wanted.claim()
     console = screen()
     figures: dict[str, object] = {}
     pictures: dict[str, str] = {}
@@ -75,8 +84,9 @@ def publish(bench: str, sheets: Iterable[Sheet], wanted: Wanted) -> None:
 
 
 def screen() -> Console:
-    """Where no terminal says how wide it is, wide enough for all tables."""
-    return Console(soft_wrap=True, highlight=False, width=None if sys.stdout.isatty() else 160)
+    """Where no terminal says how wide it is, wide enough for all tables. What servers say is no markup."""
+    width = None if sys.stdout.isatty() else 160
+    return Console(soft_wrap=True, highlight=False, markup=False, width=width)
 
 
 def write_json(path: Path, bench: str, figures: Mapping[str, object]) -> None:
