@@ -5,6 +5,7 @@ import ssl
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import cache
 from urllib.parse import quote, urlsplit
 
 import httptools
@@ -88,7 +89,7 @@ async def ask(
 
 async def _connected(address: Address, exchange: "_Exchange") -> asyncio.Transport:
     loop = asyncio.get_running_loop()
-    secure = ssl.create_default_context() if address.tls else None
+    secure = _secure() if address.tls else None
     try:
         async with asyncio.timeout(CONNECT_SECONDS):
             made = await loop.create_connection(lambda: exchange, address.host, address.port, ssl=secure)
@@ -97,6 +98,12 @@ async def _connected(address: Address, exchange: "_Exchange") -> asyncio.Transpo
     except OSError as error:
         raise Broken(f"nobody answers there ({error.strerror or error})") from None
     return made[0]
+
+
+@cache
+def _secure() -> ssl.SSLContext:
+    """Made once: reading the certificates of a machine takes longer than a token."""
+    return ssl.create_default_context()
 
 
 def _request(address: Address, path: str, headers: Mapping[str, str], body: bytes | None) -> bytes:
