@@ -168,9 +168,8 @@ def compare(model: Path, theirs: Path, rest: Sequence[str]) -> int:
     urls = [f"http://127.0.0.1:{port}" for port in ports]
     transom = [sys.executable, "-m", "transom"]
     ours = [*transom, "serve", str(model), "--port", str(ports[0]), "--log-level", "warning"]
-    threads = str(cores_available())
-    other = [str(theirs), "-m", str(model), "-np", "8", "-t", threads, "-c", "32768"]
-    other += ["--host", "127.0.0.1", "--port", str(ports[1])]
+    flags = ["-np", "8", "-t", str(cores_available()), "-c", "32768"]
+    other = [str(theirs), "-m", str(model), *flags, "--host", "127.0.0.1", "--port", str(ports[1])]
     logs = cache_folder() / "peers"
     logs.mkdir(parents=True, exist_ok=True)
     with ExitStack() as stack:
@@ -178,7 +177,7 @@ def compare(model: Path, theirs: Path, rest: Sequence[str]) -> int:
             output = stack.enter_context((logs / f"{name}.log").open("wb"))
             server = stack.enter_context(running(words, output))
             _await_ready(server, url, logs / f"{name}.log")
-        print(f"A: transom, B: {' '.join(other[1:8])}; logs in {logs}", flush=True)
+        print(f"A is transom serve, B llama-server {' '.join(flags)}; logs in {logs}", flush=True)
         # Not in a session of its own: the terminal's Ctrl-C is for it too.
         with subprocess.Popen([*transom, "bench", "serve", urls[0], "--against", urls[1], *rest]) as bench:
             return bench.wait()
