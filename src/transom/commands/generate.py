@@ -34,6 +34,11 @@ def add(commands: Any) -> Parser:
     )
     parser.add_argument("text", metavar="TEXT", help="what to continue")
     parser.add_argument("--model", metavar="MODEL", help=MODEL_HELP)
+    _add_choice_flags(parser)
+    return parser
+
+
+def _add_choice_flags(parser: argparse.ArgumentParser) -> None:
     choice = parser.add_argument_group("how tokens are chosen")
     choice.add_argument(
         "--max-tokens", type=int, default=128, metavar="N", help="tokens at most; default %(default)s"
@@ -73,7 +78,6 @@ def add(commands: Any) -> Parser:
         "--stop", action="append", default=[], metavar="TEXT", help="end before this text; may be given again"
     )
     choice.add_argument("--ignore-eos", action="store_true", help="go on where the model would end")
-    return parser
 
 
 def _run(options: argparse.Namespace) -> None:
