@@ -8,7 +8,7 @@ PYTEST_ARGS ?= -n 2 --dist loadfile
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 SOURCES := pyproject.toml CMakeLists.txt $(wildcard native/*)
 
-.PHONY: serve test lint test-slow parity mutants bench pictures clean help
+.PHONY: serve test lint test-slow parity mutants wheels docs bench pictures clean help
 
 help:  ## this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/make \1\t\2/p' Makefile
@@ -33,6 +33,12 @@ parity: $(VENV)/test.stamp  ## the float32 reference against transformers; insta
 
 mutants: $(VENV)/test.stamp  ## wrong edits to kv/, and which tests notice; into docs/proof.md
 	$(BIN)/python tools/mutants.py --docs docs/proof.md
+
+wheels: $(VENV)/test.stamp  ## a wheel and an sdist, each in an environment with nothing else
+	$(BIN)/python -m pytest -m slow -s tests/wheels
+
+docs: $(VENV)/test.stamp  ## the site of docs/ into build/site; fails on a link that leads nowhere
+	$(BIN)/properdocs build -q
 
 bench: $(VENV)/test.stamp  ## kernels, in a table
 	$(BIN)/python bench/micro.py
