@@ -1,7 +1,7 @@
 """What makes a site of docs/: a hook of ProperDocs, which `properdocs.yml` names.
 
 Pages are written for people who read the repository, and link to files outside docs/ too. On the site,
-Markdown of these becomes a page of its own, and source text a plain listing, so that the site is whole without them.
+Markdown of these becomes a page of its own, and source text a plain listing, so that nothing is missing.
 """
 
 import os
