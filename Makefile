@@ -19,7 +19,7 @@ serve: $(VENV)/serve.stamp  ## install what is needed, then serve on 127.0.0.1:8
 test: $(VENV)/test.stamp lint  ## the fast lane: lint, types, tests
 	$(BIN)/python -m pytest $(PYTEST_ARGS) -m "not slow"
 
-lint: $(VENV)/test.stamp
+lint: $(VENV)/test.stamp  ## ruff and mypy --strict
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
@@ -46,7 +46,7 @@ bench: $(VENV)/test.stamp  ## kernels, in a table
 pictures: $(VENV)/serve.stamp  ## those of docs/ that stories draw
 	$(BIN)/transom story locked-full --frame 7 --svg docs/story-locked-full.svg
 
-clean:
+clean:  ## forget .venv and what was built
 	rm -rf $(VENV) build
 
 # The package is installed in editable form: Python changes are live, native ones rebuild here.
