@@ -1,7 +1,7 @@
 """Everything at once over HTTP, pools too small, invariants checked after every step; texts stay cold.
 
-How often pools too small lead to a retraction hangs on how fast requests come, and so on the machine. So some are
-asked for.
+How often pools too small lead to a retraction hangs on how fast requests come, and so on the machine. So some
+are asked for.
 """
 
 import random

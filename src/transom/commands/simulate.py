@@ -45,7 +45,7 @@ def add(commands: Any) -> Parser:
         "--cost",
         metavar="COST",
         help="what a step takes: a JSON file of transom bench cost, or h200 or h100 (assumed); default: as "
-        "fitted on this machine, else rough figures for two cores",
+        "fitted on this machine, else as fitted on two cores of a Xeon",
     )
     machine.add_argument(
         "--turnaround-ms",
