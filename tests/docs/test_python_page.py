@@ -5,7 +5,9 @@ import io
 from pathlib import Path
 
 import pytest
-from tests.docs.pages import DOCS, blocks
+from tests.docs.pages import DOCS, blocks, text_of
+
+from transom import LLM, llm
 
 PAGE = DOCS / "python.md"
 
@@ -26,3 +28,15 @@ def test_the_python_page_runs_and_prints_what_it_shows(
             exec(code, names)
         shown = after.text if after is not None and after.language == "text" else ""
         assert printed.getvalue() == shown, f"docs/python.md, line {block.line}"
+
+
+def test_all_that_is_public_has_a_docstring_and_is_on_the_page() -> None:
+    page = text_of(PAGE)
+    for name, value in vars(LLM).items():
+        if not name.startswith("_"):
+            assert value.__doc__, name
+            assert name in page or name == "engine", name
+    for name in (*llm.Options.__annotations__, *llm.EngineOptions.__annotations__):
+        assert f"`{name}`" in page, name
+    for kind in (llm.Piece, llm.Completion, llm.Score, llm.Options, llm.EngineOptions, LLM):
+        assert kind.__doc__
