@@ -25,28 +25,34 @@ NOT_OUR_VARIABLES = {"NO_COLOR"}
 """Read by a library."""
 
 
-def leaves(name: str, parser: argparse.ArgumentParser) -> Iterator[tuple[str, list[argparse.Action]]]:
-    """Commands and what each takes; one that has commands of its own is in its place they."""
-    own = []
+def parsers(name: str, parser: argparse.ArgumentParser) -> Iterator[tuple[str, argparse.ArgumentParser]]:
+    """It and those of its commands, theirs too, each with the words that lead to it."""
+    yield name, parser
     for action in parser._actions:
         if isinstance(action, argparse._SubParsersAction):
             for word, below in action.choices.items():
-                yield from leaves(f"{name} {word}", below)
-        elif not isinstance(action, argparse._HelpAction | argparse._VersionAction):
-            own.append(action)
-    if own or not any(isinstance(action, argparse._SubParsersAction) for action in parser._actions):
-        yield name, own
+                yield from parsers(f"{name} {word}", below)
 
 
-COMMANDS = dict(leaves("transom", cli.parsers()[0]))
+def arguments(parser: argparse.ArgumentParser) -> list[argparse.Action] | None:
+    """What a command takes; None if all it takes is another command."""
+    own = [action for action in parser._actions if not isinstance(action, NOT_ARGUMENTS)]
+    has_commands = any(isinstance(action, argparse._SubParsersAction) for action in parser._actions)
+    return own if own or not has_commands else None
+
+
+NOT_ARGUMENTS = (argparse._HelpAction, argparse._VersionAction, argparse._SubParsersAction)
+PARSERS = dict(parsers("transom", cli.parsers()[0]))
+COMMANDS = {name: own for name, parser in PARSERS.items() if (own := arguments(parser)) is not None}
 SECTIONS = sections(COMMANDS_PAGE)
 SHARED = {anchor(title): title for title in SECTIONS if not title.startswith("transom ")}
 
 
 def documented(command: str) -> dict[str, str]:
     """What the page says of each argument of a command: its section, and those it refers to as shared."""
-    where = f"docs/commands.md has no section '## {command}'; write it"
-    assert command in SECTIONS, where
+    assert command in SECTIONS, (
+        f"write in docs/commands.md:\n\n## {command}\n\n{suggested(COMMANDS[command])}"
+    )
     own = SECTIONS[command]
     named = [target for target in re.findall(r"\]\(#([\w-]+)\)", own) if target in SHARED]
     found: dict[str, str] = {}
@@ -58,6 +64,17 @@ def documented(command: str) -> dict[str, str]:
     return found
 
 
+def suggested(actions: list[argparse.Action]) -> str:
+    """Rows to begin with: what help says."""
+    lines = []
+    for action in actions:
+        name = name_of(action)
+        value = f" {action.metavar}" if action.option_strings and action.metavar else ""
+        words = [str(action.help), *(f"`{choice}`" for choice in action.choices or ())]
+        lines.append(f"| `{name}{value}` | {', '.join(words) % vars(action)} |")
+    return "\n".join(("| | |", "|---|---|", *lines))
+
+
 def name_of(action: argparse.Action) -> str:
     """As the page has it: a flag in full, else what help calls it, else its only word."""
     if action.option_strings:
@@ -67,10 +84,16 @@ def name_of(action: argparse.Action) -> str:
 
 @pytest.mark.parametrize("command", COMMANDS)
 def test_every_argument_of_a_command_is_in_its_section_and_no_other(command: str) -> None:
-    said, there = set(documented(command)), {name_of(action) for action in COMMANDS[command]}
+    said, there = documented(command), {name_of(action): action for action in COMMANDS[command]}
     section = f"docs/commands.md, section '## {command}'"
-    assert not there - said, f"{section}: a row is missing for {sorted(there - said)}"
-    assert not said - there, f"{section}: there is no {sorted(said - there)}"
+    missing = [there[name] for name in there.keys() - said.keys()]
+    assert not missing, f"{section}: rows are missing:\n\n{suggested(missing)}"
+    assert not said.keys() - there.keys(), f"{section}: there is no {sorted(said.keys() - there.keys())}"
+
+
+def test_no_section_is_of_a_command_that_there_is_not() -> None:
+    told = {title for title in SECTIONS if title.startswith("transom ")}
+    assert not told - PARSERS.keys(), "docs/commands.md has sections of commands that there are not"
 
 
 @pytest.mark.parametrize("command", COMMANDS)
@@ -107,11 +130,10 @@ def examples() -> Iterator[tuple[str, str]]:
         for block in blocks(page):
             for line in block.text.splitlines():
                 yield page.name, line
-    parser, commands = cli.parsers()
-    for each in (parser, *commands.values()):
-        for line in (each.description or "").splitlines():
+    for name, parser in PARSERS.items():
+        for line in (parser.description or "").splitlines():
             if line.startswith("  "):
-                yield f"{each.prog} --help", re.split(r" {2,}", line.strip())[0]
+                yield f"{name} --help", re.split(r" {2,}", line.strip())[0]
 
 
 LINES = [(where, line) for where, line in examples() if line.startswith("transom ")]
@@ -130,8 +152,7 @@ def test_every_example_is_understood(where: str, line: str, capsys: pytest.Captu
 
 @pytest.mark.parametrize("command", COMMANDS)
 def test_help_has_an_example_and_a_word_on_every_argument(command: str) -> None:
-    top = command.split()[1]
-    assert any(where == f"transom {top} --help" and f"transom {top}" in line for where, line in LINES)
+    assert any(where == f"{command} --help" and line.startswith(command) for where, line in LINES)
     for action in COMMANDS[command]:
         assert action.help and action.help is not argparse.SUPPRESS, (command, name_of(action))
 
