@@ -1,4 +1,4 @@
-"""docs/start.md, after its first step: what is pasted there does what the page says."""
+"""What is pasted from docs/start.md, after its first step, and docs/serving.md does what the pages say."""
 
 import json
 import subprocess
@@ -38,6 +38,18 @@ def test_the_second_question_finds_as_much_as_the_page_says(server: Serving) -> 
     first, second = (answer["usage"] for answer in pasted(CURLS[1], server))
     assert first["prompt_tokens"] == second["prompt_tokens"] == 604
     assert second["prompt_tokens_details"]["cached_tokens"] == 592
+
+
+ASKING = [
+    block for block in blocks(DOCS / "serving.md") if "/v1/" in block.text and "abort" not in block.text
+]
+"""Not the one that asks for two things at once: which comes first is chance."""
+
+
+@pytest.mark.parametrize("block", ASKING, ids=lambda block: f"line {block.line}")
+def test_the_requests_of_the_serving_page_are_answered(block: Block, server: Serving) -> None:
+    for answer in pasted(block, server):
+        assert answer["choices"]
 
 
 @pytest.mark.parametrize("block", [block for block in PAGE if block.language == "python"])
