@@ -39,6 +39,7 @@ wheels: $(VENV)/test.stamp  ## a wheel and an sdist, each in an environment with
 
 docs: $(VENV)/test.stamp  ## the site of docs/ into build/site; fails on a link that leads nowhere
 	$(BIN)/properdocs build -q
+	@echo build/site/index.html
 
 bench: $(VENV)/test.stamp  ## kernels, in a table
 	$(BIN)/python bench/micro.py
