@@ -24,7 +24,7 @@ LABELS = "AB"
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """What the user wants measured. One server, or two; `same_prompts`: in each repeat, not new ones."""
+    """What the user wants measured: one server or two; no `workloads` are all of them."""
 
     servers: tuple[Access, ...]
     workloads: tuple[str, ...]

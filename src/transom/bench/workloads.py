@@ -100,8 +100,8 @@ WORKLOADS: Mapping[str, Workload] = {
 
 
 def chosen(names: Sequence[str], known: Mapping[str, Workload] = WORKLOADS) -> list[Workload]:
-    """In the order asked. Raises ConfigError for an unknown one."""
+    """In the order asked; without a name, all. Raises ConfigError for an unknown one."""
     for name in names:
         if name not in known:
             raise ConfigError(f"--workloads has {name!r}; it must be of {', '.join(known)}")
-    return [known[name] for name in names]
+    return [known[name] for name in names or known]

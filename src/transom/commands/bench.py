@@ -60,6 +60,7 @@ SCHED_HELP = """\
 Time the scheduler, without a model: 256 requests run, and each step computes one token of each.
 
   transom bench sched
+  transom bench sched --json sched.json
 
 Medians of CPU time. An admission attempt is what a plan takes longer for one request that waits.
 """

@@ -38,12 +38,7 @@ def add(commands: Any) -> Parser:
     )
     _add_server_flags(parser)
     what = parser.add_argument_group("what is asked")
-    what.add_argument(
-        "--workloads",
-        default="w1,w2c8,w2c16,w3,w4,w4s",
-        metavar="A,B",
-        help="in this order; default %(default)s",
-    )
+    what.add_argument("--workloads", metavar="A,B", help="in this order; default: all, from w1 to w4s")
     what.add_argument("--seed", type=int, default=0, metavar="N", help="of prompts; default %(default)s")
     what.add_argument("--repeats", type=int, default=1, metavar="N", help="default %(default)s")
     what.add_argument(
@@ -90,7 +85,7 @@ def _run(options: argparse.Namespace) -> None:
     bench_serve(
         Asked(
             servers=tuple(servers),
-            workloads=tuple(options.workloads.split(",")),
+            workloads=() if options.workloads is None else tuple(options.workloads.split(",")),
             seed=options.seed,
             repeats=options.repeats,
             same_prompts=options.same_prompts,
