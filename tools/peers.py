@@ -178,9 +178,18 @@ def compare(model: Path, theirs: Path, rest: Sequence[str]) -> int:
             server = stack.enter_context(running(words, output))
             _await_ready(server, url, logs / f"{name}.log")
         print(f"A is transom serve, B llama-server {' '.join(flags)}; logs in {logs}", flush=True)
-        # Not in a session of its own: the terminal's Ctrl-C is for it too.
-        with subprocess.Popen([*transom, "bench", "serve", urls[0], "--against", urls[1], *rest]) as bench:
-            return bench.wait()
+        return _measured([*transom, "bench", "serve", urls[0], "--against", urls[1], *rest])
+
+
+def _measured(words: Sequence[str]) -> int:
+    """Its exit status. Not in a session of its own: the terminal's Ctrl-C is for it too."""
+    bench = subprocess.Popen(words)
+    try:
+        return bench.wait()
+    finally:
+        if bench.poll() is None:
+            bench.terminate()
+            bench.wait()
 
 
 def _free_port() -> int:

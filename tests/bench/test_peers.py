@@ -22,7 +22,10 @@ if {how!r} == "broken":
 if {how!r} == "slow":
     time.sleep(1000)
 from tests.bench.fakes import Fake, serve_for_ever, words_back
-serve_for_ever(Fake(words_back), int(sys.argv[sys.argv.index("--port") + 1]))
+def mute(body):
+    Path({pid!r} + ".asked").touch()
+    time.sleep(1000)
+serve_for_ever(Fake(mute if {how!r} == "mute" else words_back), int(sys.argv[sys.argv.index("--port") + 1]))
 """
 
 
@@ -73,11 +76,20 @@ def test_a_server_that_does_not_start_is_one_line_with_its_last_words(tmp_path: 
     assert trouble.count("\n") == 1
 
 
-@pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
-def test_a_signal_ends_it_and_what_it_started(number: signal.Signals, status: int, tmp_path: Path) -> None:
-    stage = Stage(tmp_path, "slow")
-    with stage.start() as tool:
-        until(lambda: stage.pid_file.exists() and stage.pid_file.read_text() != "")
+@pytest.mark.parametrize(
+    ("how", "file", "number", "status"),
+    [
+        ("slow", "pid", signal.SIGINT, 130),
+        ("slow", "pid", signal.SIGTERM, 143),
+        ("mute", "pid.asked", signal.SIGTERM, 143),
+    ],
+)
+def test_a_signal_ends_it_and_what_it_started(
+    how: str, file: str, number: signal.Signals, status: int, tmp_path: Path
+) -> None:
+    stage = Stage(tmp_path, how)
+    with stage.start("--workloads", "w1") as tool:
+        until(lambda: (tmp_path / file).exists() and stage.pid_file.read_text() != "")
         tool.send_signal(number)
         tool.communicate(timeout=DEADLINE_SECONDS)
     assert tool.returncode == status
