@@ -537,6 +537,12 @@ MUTANTS = (
         "        node.runs, node.resident = tuple(runs), tuple(resident)\n",
     ),
     Mutant("ascending-out-of-order", "order.py", "or entry > ascending[-1])", "or True)"),
+    Mutant("price-of-what-is-useless", "tree.py", "elif price and earliest >= price.island:", "elif price:"),
+    Mutant("batch-of-what-is-read", "reclaim.py", "    while 0 in idle:\n", "    while False:\n"),
+    Mutant("batch-of-holes", "reclaim.py", "if there.count(1, first, end) < end - first:", "if False:"),
+    Mutant("batch-before-others", "order.py", "not entry < until or (heap", "(heap"),
+    Mutant("batch-before-its-heap", "order.py", " or (heap and heap[0] < entry):", ":"),
+    Mutant("batch-of-what-was-used-since", "order.py", " or link.last != entry[1]:", ":"),
     Mutant("least-of-one-queue", "order.py", "heap[0] < ascending[0] if heap and ascending", "False if heap"),
     Mutant(
         "read-of-anybody",

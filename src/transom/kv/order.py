@@ -6,11 +6,11 @@ costs no operation on it. Whatever can lower a key pushes it anew.
 """
 
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from enum import StrEnum
 from heapq import heappop, heappush
 from itertools import count
-from math import log2
+from math import inf, log2
 from operator import itemgetter
 from typing import Generic, NamedTuple, Protocol, TypeVar
 
@@ -19,11 +19,14 @@ from transom.kv.journal import Journal
 Item = TypeVar("Item")
 Key = tuple[int, float, float]
 
+RANK_USELESS, RANK_USEFUL, RANK_PINNED = 0, 1, 2
+"""What no live boundary needs; the rest; what a user has pinned."""
+
 LEAST: Key = (-1, 0.0, 0.0)
 """Before any."""
 
-RANK_USELESS, RANK_USEFUL, RANK_PINNED = 0, 1, 2
-"""What no live boundary needs; the rest; what a user has pinned."""
+USEFUL: Key = (RANK_USEFUL, -inf, -inf)
+"""After all that is useless, before the rest."""
 
 
 class Price(NamedTuple):
@@ -40,6 +43,11 @@ class Price(NamedTuple):
     island: int = 0
     parted: bool = False
     whole: bool = False
+
+    def useful(self, gone: int) -> "Price":
+        """Once `gone` bytes are given, and nothing is left that no boundary needs."""
+        assert 0 <= gone < self.bytes, (self, gone)
+        return Price(RANK_USEFUL, self.tokens, self.bytes - gone, self.island, self.parted, self.whole)
 
 
 class Link(Generic[Item]):
@@ -69,7 +77,7 @@ class Policy(Protocol):
 
     @property
     def knows_boundaries(self) -> bool:
-        """Whether what no boundary needs goes first, and what one needs goes as a whole."""
+        """Whether what no boundary needs goes first, the oldest first, and what one needs goes as a whole."""
         ...
 
     def worth(self, link: Link[Item], price: Price) -> tuple[float, float]: ...
@@ -117,8 +125,6 @@ class LeastValuable:
     knows_boundaries = True
 
     def worth(self, link: Link[Item], price: Price) -> tuple[float, float]:
-        if price.rank == RANK_USELESS:
-            return (link.last, 0)
         chance = log2(1 + link.uses) if price.parted else 1.0
         return (link.base + chance * price.tokens / price.bytes, -link.last if price.whole else link.last)
 
@@ -221,9 +227,26 @@ class Order(Generic[Item]):
         """The place of `link`, whether listed or not."""
         price = link.price or self._price(link.item)
         rank = price.rank
-        if rank < RANK_USEFUL and not self._policy.knows_boundaries:
+        if rank < RANK_USEFUL:
+            if self._policy.knows_boundaries:
+                return (rank, link.last, 0.0)
             rank = RANK_USEFUL
         return (rank, *self._policy.worth(link, price))
+
+    def useless(self, until: Key) -> Iterator[tuple[Item, Price]]:
+        """The next victims below `until`, in turn: as far as nobody needs what they have, and who they are is
+        known without putting the queue right.
+        """
+        heap, before = self._heap, None
+        for entry in self._ascending:
+            link, price = entry[-1], entry[-1].price
+            if price is None or price.rank != RANK_USELESS or link.last != entry[1]:
+                return
+            if link.parked or not link.listed or not entry < until or (heap and heap[0] < entry):
+                return
+            if link is not before:
+                yield link.item, price
+            before = link
 
     def items(self) -> list[Item]:
         """All that are listed, the next victim first, those passed over last. Slow."""

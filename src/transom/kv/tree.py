@@ -28,6 +28,13 @@ __all__ = [
 ]
 
 
+HOLE = b"\0"
+"""In `resident`; in runs ID_BYTES of them."""
+
+Stretch = tuple[Node, int, int]
+"""Pages [first, end) of a node."""
+
+
 class PrefixTree:
     """Owns the nodes, and through the pools their pages. Mutable; every change is logged."""
 
@@ -237,17 +244,33 @@ class PrefixTree:
         self._relist(node, cheaper=False)
         self._tell(What.REMOVED, node, component, (index + node.start).tolist())
 
-    def vacate_run(self, node: Node, component: int, first: int, end: int) -> Run:
-        """The same of pages [first, end), but for the pool: to it the caller gives what is returned."""
-        run, resident = node.runs[component], node.resident[component]
-        assert first < end and resident.count(1, first, end) == end - first, (node, component, first, end)
-        count = end - first
-        there = resident[:first] + bytes(count) + resident[end:]
-        left = run[: first * ID_BYTES] + bytes(count * ID_BYTES) + run[end * ID_BYTES :]
-        self._replace(node, component, left, there)
-        if 1 not in there:
+    def vacate_stretches(self, component: int, stretches: Sequence[Stretch]) -> Run:
+        """The same of several nodes, but for the pool: to it the caller gives what is returned."""
+        self._journal.log(self._restore_all, [(n, n.key, n.runs, n.resident) for n, _, _ in stretches])
+        taken, told = [], []
+        for node, first, end in stretches:
+            taken.append(self._vacate(node, component, first, end))
+            told.append((node.space, node.above, node.key, range(node.start + first, node.start + end)))
+        self._log.record(What.REMOVED, component, told)
+        return b"".join(taken[::-1])
+
+    def _vacate(self, node: Node, component: int, first: int, end: int) -> Run:
+        """Holes take the place of pages [first, end), which are returned."""
+        link, run, there = (
+            node.links[self._groups_of[component]],
+            node.runs[component],
+            node.resident[component],
+        )
+        assert first < end and there.count(1, first, end) == end - first, (node, component, first, end)
+        price, left = link.price, len(there) - first
+        there = there[:first] + there[end:].rjust(left, HOLE)
+        holes = run[: first * ID_BYTES] + run[end * ID_BYTES :].rjust(left * ID_BYTES, HOLE)
+        self._assign(node, component, holes, there)
+        earliest = there.find(1)
+        if earliest < 0:
             self._relist(node, cheaper=False)
-        self._tell(What.REMOVED, node, component, range(node.start + first, node.start + end))
+        elif price and earliest >= price.island:
+            link.price = price.useful((end - first) * self._costs[component])
         return run[first * ID_BYTES : end * ID_BYTES]
 
     def cut(self, node: Node, count: int) -> list[Run]:
@@ -315,7 +338,7 @@ class PrefixTree:
     def _tell(self, what: What, node: Node, component: int, pages: Sequence[int]) -> None:
         """`pages` by index from the root."""
         assert node.parent is not None, node
-        self._log.record(what, component, node.space, node.above, node.key, pages)
+        self._log.record(what, component, [(node.space, node.above, node.key, pages)])
 
     # ---------------------------------------------------------------- primitives
 
@@ -335,6 +358,9 @@ class PrefixTree:
         """Of one component, whatever the others have. `there` is its residency. Let `_relist` follow."""
         assert len(run) == len(there) * ID_BYTES, (node, component, run, there)
         self._journal.log(self._restore, node, node.key, node.runs, node.resident)
+        self._assign(node, component, run, there)
+
+    def _assign(self, node: Node, component: int, run: Run, there: bytes) -> None:
         runs, resident = list(node.runs), list(node.resident)
         runs[component], resident[component] = run, there
         node.runs, node.resident = tuple(runs), tuple(resident)
@@ -364,6 +390,10 @@ class PrefixTree:
         node.forget_prices()
         for order, link in zip(self.orders, node.links, strict=True):
             order.bound(link)
+
+    def _restore_all(self, before: list[tuple[Node, bytes, tuple[Run, ...], tuple[bytes, ...]]]) -> None:
+        for each in before:
+            self._restore(*each)
 
     def _relist(self, node: Node, *, cheaper: bool = True) -> None:
         """A node is in the orders of the components it has pages of; of rooted ones only a leaf can give.
