@@ -52,8 +52,8 @@ class EventBatch:
     next: int
 
 
-Stretch = tuple[Namespace, tuple[bytes, ...], bytes, Sequence[int]]
-"""Pages of one run, as in Record."""
+Stretch = tuple[int, Namespace, tuple[bytes, ...], bytes, Sequence[int]]
+"""Component, namespace, above, key, pages, as in Record."""
 
 
 class Record(NamedTuple):
@@ -132,12 +132,12 @@ class EventLog:
 
     # ---------------------------------------------------------------- transitions
 
-    def record(self, what: What, component: int, stretches: Sequence[Stretch]) -> None:
+    def record(self, what: What, stretches: Sequence[Stretch]) -> None:
         """Pages of these were stored or removed, in turn. Kept: never to be written to."""
         assert what is not What.CLEARED, stretches
         request, sequence, step = self.request if what is What.REMOVED else None, self.next, self.step
         self._journal.log(self._forget, sequence)
-        for namespace, above, key, pages in stretches:
+        for component, namespace, above, key, pages in stretches:
             if namespace.epoch != self.epoch or namespace.private is not None:
                 continue
             assert pages, (what, namespace, key)

@@ -168,11 +168,14 @@ class Clock:
         self.now += 1
         return self.now
 
-    def number(self) -> int:
-        """A serial number, to tell equals apart."""
-        self._journal.log(self._unnumber)
+    def draw(self) -> int:
+        """A serial number, to tell equals apart. Not logged: who draws it logs what calls `undraw`."""
         self.serial += 1
         return self.serial
+
+    def undraw(self) -> None:
+        assert self.serial > 0, self.serial
+        self.serial -= 1
 
     def inflate(self, value: float) -> None:
         if value > self.inflation:
@@ -181,10 +184,6 @@ class Clock:
     def _untick(self) -> None:
         assert self.now > 0, self.now
         self.now -= 1
-
-    def _unnumber(self) -> None:
-        assert self.serial > 0, self.serial
-        self.serial -= 1
 
 
 class Order(Generic[Item]):
@@ -261,14 +260,15 @@ class Order(Generic[Item]):
     def enter(self, link: Link[Item]) -> None:
         """`link` has something to give; it was not listed."""
         assert not link.listed, link.item
-        self._journal.log(self._withdraw, link)
+        if link.serial:
+            self._journal.log(self._withdraw, link)
+        else:
+            self._journal.log(self._unborn, link, (link.last, link.base, link.uses))
+            clock = self.clock
+            link.serial = link.born = clock.draw()
+            link.last, link.base, link.uses = clock.now, clock.inflation, 1
         link.listed = True
         self._listed += 1
-        if not link.serial:  # its first time
-            self._journal.log(self._unborn, link, (link.last, link.base, link.uses))
-            link.serial = self.clock.number()
-            link.born, link.last = link.serial, self.clock.now
-            link.base, link.uses = self.clock.inflation, 1
         self._push(link)
 
     def leave(self, link: Link[Item]) -> None:
@@ -290,8 +290,9 @@ class Order(Generic[Item]):
     def split(self, upper: Link[Item], lower: Link[Item]) -> None:
         """`upper`, new, takes the front of `lower` and is as much used. It is not listed yet."""
         assert not upper.listed and not upper.serial, upper.item
+        self._journal.log(self.clock.undraw)
         upper.last, upper.base, upper.uses = lower.last, lower.base, lower.uses
-        upper.born, upper.priority, upper.serial = lower.born, lower.priority, self.clock.number()
+        upper.born, upper.priority, upper.serial = lower.born, lower.priority, self.clock.draw()
 
     def refresh(self, link: Link[Item]) -> None:
         """The price of `link` may have fallen."""
@@ -372,7 +373,8 @@ class Order(Generic[Item]):
 
     def _unborn(self, link: Link[Item], before: tuple[int, float, int]) -> None:
         """It was never listed: its serial number is another's to have."""
-        assert link.listed, link.item
+        self._withdraw(link)
+        self.clock.undraw()
         link.serial = link.born = 0
         link.last, link.base, link.uses = before
 

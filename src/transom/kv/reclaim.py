@@ -162,18 +162,15 @@ def _useless(tree: PrefixTree, component: int, order: Order[Node], most: int, un
     found: list[Stretch] = []
     runs: list[Run] = []
     for node, price in order.useless(until):
-        there, end = node.resident[component], price.island
-        first = there.find(1)
-        if there.count(1, first, end) < end - first:
-            break
-        end = min(end, first + most)
+        first = node.resident[component].find(1)
+        end = min(price.island, first + most)
         most -= end - first
         found.append((node, first, end))
         runs.append(node.runs[component][first * ID_BYTES : end * ID_BYTES])
         if not most:
             break
     idle = tree.pools[component].idle_among(b"".join(runs))
-    while 0 in idle:
+    while 0 in idle:  # a hole is no page, so it is not idle
         _, first, end = found.pop()
         idle = idle[: first - end]
     return found

@@ -119,24 +119,25 @@ class PrefixTree:
         Nodes end where a prompt or a turn ended and where a request left the path of another. A page of slack
         is for who sends the same prompt again, one token of which is to be computed.
         """
-        price = self._price_unpinned(component, node)
+        price = self._stretch(node) if self.rooted[component] else self._island(component, node)
         if not node.pinned:  # else it also changes with time
             node.links[self._groups_of[component]].price = price
         elif node.pinned > self._log.step and price.rank == RANK_USEFUL:
             return price._replace(rank=RANK_PINNED)
         return price
 
-    def _price_unpinned(self, component: int, node: Node) -> Price:
-        tokens, size = len(node.key) // TOKEN_BYTES, 0
-        if self.rooted[component]:
-            for cost, there in zip(self._costs, node.resident, strict=True):
-                size += cost * there.count(1)
-            return Price(RANK_USEFUL, tokens, size or 1, parted=node.parted, whole=self.gives_whole)
+    def _stretch(self, node: Node) -> Price:
+        size = 0
+        for cost, there in zip(self._costs, node.resident, strict=True):
+            size += cost * there.count(1)
+        return Price(RANK_USEFUL, len(node.key) // TOKEN_BYTES, size or 1, 0, node.parted, self.gives_whole)
+
+    def _island(self, component: int, node: Node) -> Price:
         there = node.resident[component]
         island = self._grids[component].island(node.start, there)
         rank = RANK_USELESS if there.find(1, 0, island) >= 0 else RANK_USEFUL
         size = self._costs[component] * there.count(1) or 1
-        return Price(rank, tokens, size, island, node.parted, self.gives_whole)
+        return Price(rank, len(node.key) // TOKEN_BYTES, size, island, node.parted, self.gives_whole)
 
     # ---------------------------------------------------------------- recency
 
@@ -187,7 +188,7 @@ class PrefixTree:
         self._link(node)
         self._relist(node)
         self._relist(end, cheaper=False)
-        self._tell_new(node, 0)
+        self._tell_from(What.STORED, node, 0)
         return node
 
     def lengthen(self, end: Node, key: bytes, runs: tuple[Run, ...]) -> Node:
@@ -196,7 +197,7 @@ class PrefixTree:
         if end.parent is not None and not end.children and not end.parted:
             size = end.size
             self._set(end, end.key + key, tuple([a + b for a, b in zip(end.runs, runs, strict=True)]))
-            self._tell_new(end, size)
+            self._tell_from(What.STORED, end, size)
             return end
         return self.grow(end, key, runs)
 
@@ -250,8 +251,9 @@ class PrefixTree:
         taken, told = [], []
         for node, first, end in stretches:
             taken.append(self._vacate(node, component, first, end))
-            told.append((node.space, node.above, node.key, range(node.start + first, node.start + end)))
-        self._log.record(What.REMOVED, component, told)
+            pages = range(node.start + first, node.start + end)
+            told.append((component, node.space, node.above, node.key, pages))
+        self._log.record(What.REMOVED, told)
         return b"".join(taken[::-1])
 
     def _vacate(self, node: Node, component: int, first: int, end: int) -> Run:
@@ -278,7 +280,7 @@ class PrefixTree:
         assert not node.children and 0 < count <= node.size, (node, count)
         size = node.size - count
         taken = [run[size * ID_BYTES :] for run in node.runs]
-        self._tell_runs(What.REMOVED, node, size)
+        self._tell_from(What.REMOVED, node, size)
         if size:
             self._set(node, node.key[: size * self.page_bytes], _front(node.runs, size))
             self.trim(node)
@@ -320,25 +322,22 @@ class PrefixTree:
 
     # ---------------------------------------------------------------- events
 
-    def _tell_new(self, node: Node, first: int) -> None:
-        """Pages of `node` from `first` on are new."""
-        assert first < node.size, (node, first)
-        self._tell_runs(What.STORED, node, first)
-
-    def _tell_runs(self, what: What, node: Node, first: int) -> None:
+    def _tell_from(self, what: What, node: Node, first: int) -> None:
         """Of all that `node` has from page `first` on."""
-        start, end = node.start, node.start + node.size
+        assert node.parent is not None and first < node.size, (node, first)
+        start, told = node.start + first, []
         for component, resident in enumerate(node.resident):
-            pages: Sequence[int] = range(start + first, end)
-            if 0 in resident[first:]:
-                pages = [start + place for place in range(first, end - start) if resident[place]]
+            pages: Sequence[int] = range(start, node.start + node.size)
+            if resident.find(0, first) >= 0:
+                pages = [page for page in pages if resident[page - node.start]]
             if pages:
-                self._tell(what, node, component, pages)
+                told.append((component, node.space, node.above, node.key, pages))
+        self._log.record(what, told)
 
     def _tell(self, what: What, node: Node, component: int, pages: Sequence[int]) -> None:
         """`pages` by index from the root."""
         assert node.parent is not None, node
-        self._log.record(what, component, [(node.space, node.above, node.key, pages)])
+        self._log.record(what, [(component, node.space, node.above, node.key, pages)])
 
     # ---------------------------------------------------------------- primitives
 
