@@ -25,6 +25,15 @@ from transom.errors import TransomError
 
 INTERRUPTED = 130
 
+HELP = """\
+Serves language models that mix full and sliding-window attention.
+
+  transom serve                    an OpenAI-compatible server on http://127.0.0.1:8000
+  transom generate "The capital of France is"
+  transom story                    how the cache works, in your terminal
+  transom COMMAND --help           each has examples
+"""
+
 COMMANDS = (
     serve,
     chat,
@@ -80,7 +89,7 @@ def parsers() -> tuple[Parser, dict[str, Parser]]:
     """The whole command line, and the parser of each command by name."""
     parser = Parser(
         prog="transom",
-        description="Serves language models that mix full and sliding-window attention.",
+        description=HELP,
         epilog=GEMMA_HELP,
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,

@@ -11,7 +11,7 @@ from transom.config import EngineConfig
 HELP = """\
 Measure this machine.
 
-  transom bench cost               what a step takes, for transom simulate: half a minute on idle cores
+  transom bench cost               what a step takes, for transom simulate: a minute on idle cores
 
 It runs small batches of random prompts through the real engine, fits a cost model by least squares, prints
 which kinds of step are furthest from it, and leaves it in the cache folder, where transom simulate finds it.
