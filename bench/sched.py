@@ -4,17 +4,19 @@
 
 256 requests run and compute one token each per step, on pages of 16, full attention and a window of 512: in
 every step one in sixteen takes a page, and one in sixteen publishes and slides. An attempt at admission is
-what a plan takes longer for one request that waits: of 1,500 prompt tokens, 1,472 are cached.
+what a plan takes longer for one request that waits: of 1,500 prompt tokens, 1,472 are cached. Between two
+attempts there is a step, so that nothing is known from the one before. `refused`: 2,400 tokens are not cached
+and there is no place, whoever ends first; each one more in the same plan takes as long as `another refused`.
 """
 
 import gc
 import statistics
 import time
-from collections.abc import Callable
 
 import numpy as np
 
 from transom.kv.cache import CacheLayout, HybridCache
+from transom.sched.intents import Plan
 from transom.sched.limits import Limits
 from transom.sched.scheduler import Scheduler
 from transom.sched.states import Step
@@ -23,6 +25,9 @@ from transom.values import Choice, Full, Request, RequestId, StepResult, StepWor
 RUNNING, PROMPT, PAGE, WINDOW, CONTEXT = 256, 600, 16, 512, 4096
 CACHED, FRESH = 1472, 28
 ROUNDS = 300
+ATTEMPTS = 15
+SPARE, MUCH = 600, 2400
+"""Pages beside those that running requests hold at first, and fresh tokens of a prompt too long for that."""
 
 
 class Bench:
@@ -79,31 +84,29 @@ class Bench:
         rows = [("plan", plan), ("commit", commit), ("plan + commit", both), ("apply", apply)]
         return [(f"{name}, {RUNNING} tokens", took) for name, took in rows]
 
-    def attempt(self, waiting: int = 1) -> float:
-        """What a plan takes longer when there is somebody to be admitted."""
-        alone = median_us(self.scheduler.plan)
-        ids = [self.submit(np.concatenate([self.stem, self.draw(FRESH)]), 8) for _ in range(waiting)]
-        self.refresh()
-        beside = median_us(self.scheduler.plan)
-        for request in ids:
-            self.scheduler.abort(request)
-        return beside - alone
-
-    def refresh(self) -> None:
-        """A plan knows what the last step left."""
+    def attempt(self, waiting: int = 1, fresh: int = FRESH) -> tuple[float, float]:
+        """What a plan takes longer when so many are to be admitted, and how many of them it admits."""
+        took, admitted = [], 0
+        for _ in range(ATTEMPTS):
+            self.step()
+            alone, _ = timed_plan(self.scheduler)
+            ids = [self.submit(np.concatenate([self.stem, self.draw(fresh)]), 64) for _ in range(waiting)]
+            beside, plan = timed_plan(self.scheduler)
+            took.append((beside - alone) / 1000)
+            admitted += len(plan.spans) - RUNNING
+            for request in ids:
+                self.scheduler.abort(request)
+        return statistics.median(took), admitted / ATTEMPTS
 
 
 def computed(work: StepWork) -> StepResult:
     return StepResult(tuple(Choice(7, -1.0) if span.sampling else None for span in work.spans))
 
 
-def median_us(measured: Callable[[], object]) -> float:
-    found = []
-    for _ in range(ROUNDS):
-        began = time.thread_time_ns()
-        measured()
-        found.append(time.thread_time_ns() - began)
-    return statistics.median(found) / 1000
+def timed_plan(scheduler: Scheduler) -> tuple[int, Plan]:
+    began = time.thread_time_ns()
+    plan = scheduler.plan()
+    return time.thread_time_ns() - began, plan
 
 
 def main() -> None:
@@ -111,9 +114,16 @@ def main() -> None:
     gc.freeze()
     roomy = Bench(pages=100_000)
     rows = roomy.steps()
-    rows.append(("admission attempt, admitted", roomy.attempt()))
-    short = Bench(pages=RUNNING * (PROMPT + RUNNING) // PAGE)
-    rows.append(("admission attempt, no room", short.attempt()))
+    took, admitted = roomy.attempt()
+    assert admitted == 1
+    rows.append(("admission attempt, admitted", took))
+    held = sum(-(-(PROMPT + number + 2) // PAGE) for number in range(RUNNING))
+    short = Bench(pages=held + CACHED // PAGE + SPARE)
+    took, admitted = short.attempt(fresh=MUCH)
+    more, more_admitted = short.attempt(waiting=3, fresh=MUCH)
+    assert admitted == more_admitted == 0
+    rows.append(("admission attempt, refused", took))
+    rows.append(("another refused", (more - took) / 2))
     print(f"{'us, median':<32}")
     for name, took in rows:
         print(f"{name:<32}{took:>10.1f}")
