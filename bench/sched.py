@@ -36,7 +36,12 @@ class Bench:
     def __init__(self, pages: int, running: int = RUNNING) -> None:
         self.random = np.random.default_rng(1)
         layout = CacheLayout((Full(), Window(WINDOW)), (pages, pages), PAGE, RUNNING + 1, CONTEXT)
-        limits = Limits(max_running=RUNNING + 1, chunk_tokens=1 << 20, context=CONTEXT)
+        limits = Limits(
+            max_running=RUNNING + 1,
+            chunk_tokens=1 << 20,
+            context=CONTEXT,
+            first_outputs_expected=32,
+        )
         self.cache = HybridCache(layout)
         self.scheduler = Scheduler(self.cache, limits)
         self.ids = 0
