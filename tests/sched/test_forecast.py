@@ -9,6 +9,7 @@ from tests.sched.world import World
 from transom.kv.components import Grid, page_rule
 from transom.kv.room import Room
 from transom.sched.forecast import Forecast, Life, Lives, forecast, steps_to_go
+from transom.sched.outlook import Outlook
 from transom.sched.outputs import OutputLengths
 from transom.sched.releases import held_alone, releases
 from transom.values import Full, RequestId, State, Window
@@ -20,13 +21,11 @@ def lives_of(*each: tuple[int, int]) -> Lives:
     """Known tokens, all computed, and steps to go; windows of four."""
     known, steps = np.array(each, np.int64).reshape(-1, 2).T
     held = np.minimum(known, 4)
-    nothing = np.zeros_like(known)
-    found, slides = np.stack([known, nothing]), np.stack([nothing, 4 - held])
-    return Lives(known, steps, found, slides, own=np.stack([known, held]))
+    return Lives(known, steps, beside=np.stack([-known, 4 - held]), own=np.stack([known, held]))
 
 
 def newcomer(known: int, steps: int) -> Life:
-    return Life(known, steps, (0, 0), (0, min(known + steps, 4)))
+    return Life(known, steps, (0, min(known + steps, 4)))
 
 
 def fits(lives: Lives, life: Life, full: int, window: int = 1_000) -> bool:
@@ -90,9 +89,9 @@ def test_what_fits_is_what_fits_at_every_step(
         for column in ([k for (k, _), _ in running], [s for (_, s), _ in running], [o for _, o in running])
     )
     own = np.minimum(own, -(-known // page))
-    lives = Lives(known, steps, -(-known // page)[None], np.zeros_like(known)[None], own[None])
+    lives = Lives(known, steps, (-known // page)[None], own[None])
     found = min(found, -(-life[0] // page))
-    answer = Forecast(lives, [grid]).fits(Life(*life, (found,), (0,)), Room((room,), 0, (0,)))
+    answer = Forecast(lives, [grid]).fits(Life(*life, (-found,)), Room((room,), 0, (0,)))
     played = True
     for step in range(life[1] + 1):
         taken = -(-(life[0] + step) // page) - found
@@ -118,11 +117,11 @@ def test_what_a_window_is_said_to_take_is_enough_token_by_token(
     steps = steps_to_go(columns, known, OutputLengths(np.array([more], np.int64)), 1)
     own = np.array([[grid.entries(computed) - grid.first_entry(computed)] for grid in grids])
     found = forecast(columns, known, steps, own, grids)
-    slides = found._lives.slides[1, 0]
+    slides = found._lives.beside[1, 0]
     now = grids[1].ceil(computed) - grids[1].keep(computed)
     most = max(grids[1].ceil(t + 1) - grids[1].keep(t) for t in range(computed, end))
     assert most - now <= slides <= grids[1].ceil(end) - grids[1].ceil(computed)
-    assert found._lives.steps.tolist() == [more] and found._lives.slides[2, 0] == 0
+    assert found._lives.steps.tolist() == [more] and found._lives.beside[2, 0] == 0
 
 
 def test_what_others_read_too_does_not_come_back() -> None:
@@ -146,11 +145,50 @@ def test_a_window_that_others_read_too_pays_for_nothing() -> None:
     columns, known = np.array([[1008, 1442, 0, 1056]], np.int64).T, np.array([1056])
     steps = np.array([386])
     slides = [
-        forecast(columns, known, steps, np.array([[4], [own]]), grids)._lives.slides[1, 0]
+        forecast(columns, known, steps, np.array([[4], [own]]), grids)._lives.beside[1, 0]
         for own in (0, 4, 36)
     ]
     assert slides == [25, 25, 0]
-    assert forecast(columns, known, steps, np.array([[4], [30]]), grids)._lives.slides[1, 0] == 33 - 30
+    assert forecast(columns, known, steps, np.array([[4], [30]]), grids)._lives.beside[1, 0] == 33 - 30
+
+
+running = st.tuples(st.integers(1, 40), st.integers(0, 40), st.integers(0, 6), st.integers(0, 40))
+newcomers = st.lists(
+    st.tuples(st.integers(1, 40), st.integers(0, 40), st.integers(0, 6)), min_size=1, max_size=4
+)
+
+
+@given(
+    those=st.lists(running, max_size=6),
+    others=newcomers,
+    page=st.sampled_from([1, 3, 4]),
+    pages=st.tuples(st.integers(0, 60), st.integers(0, 40)),
+    bytes=st.integers(0, 300),
+)
+def test_a_first_look_at_the_sums_lets_in_nobody_whom_the_forecast_does_not(
+    those: list[tuple[int, int, int, int]],
+    others: list[tuple[int, int, int]],
+    page: int,
+    pages: tuple[int, int],
+    bytes: int,
+) -> None:
+    """With the look before it, it says what the forecast alone says, of one newcomer after the other."""
+    grids = (Grid(Full(), page, rooted=True), Grid(Window(7), page))
+    known, steps, chunk, full_until = np.array(those, np.int64).reshape(-1, 4).T
+    allocated = (known - np.minimum(chunk, known - 1) + page - 1) // page * page
+    columns = np.stack([known, known + steps, np.minimum(full_until, known - 1), allocated])
+    own = np.stack(
+        [allocated // page, np.minimum(allocated // page, grids[1].held_up_to(80)[allocated // page])]
+    )
+    room = Room(pages, bytes, (2, 3))
+    outlook = Outlook(columns, known, steps, lambda: own, grids)
+    alone = forecast(columns, known, steps, own, grids)
+    for tokens, left, there in others:
+        end = -(-(tokens + left) // page)
+        life = Life(tokens, left, (-min(there, end), min(end, grids[1].held(end))))
+        assert outlook.fits(life, room) == alone.fits(life, room)
+        outlook.let_in(life)
+        alone = alone.plus([life])
 
 
 def distinct(length: int, seed: int) -> list[int]:

@@ -25,7 +25,7 @@ def promised(
     more: Sequence[PageRule] = (),
 ) -> bool:
     promises = Promises([Grid(Full(), page, rooted=True), *more], gain_min)
-    promises.add(publisher)
+    promises.publishers.append(publisher)
     return promises.is_promised(HERE, asked, cached=cached)
 
 

@@ -2,19 +2,21 @@
 
 256 requests run and compute one token each per step, on pages of 16, full attention and a window of 512: in
 every step one in sixteen takes a page, and one in sixteen publishes and slides. An attempt at admission is
-what a plan takes longer for one request that waits: of 1,500 prompt tokens, 1,472 are cached.
+what a plan takes longer for one request that waits: of 1,500 prompt tokens, 1,472 are cached. Between two
+attempts there is a step, so that nothing is known from the one before. `refused`: 2,400 tokens are not cached
+and there is no place, whoever ends first; each one more in the same plan takes as long as `another refused`.
 """
 
 import gc
 import statistics
 import time
-from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
 
 from transom.bench.sheet import Row, Sheet, Wanted, publish
 from transom.kv.cache import CacheLayout, HybridCache
+from transom.sched.intents import Plan
 from transom.sched.limits import Limits
 from transom.sched.scheduler import Scheduler
 from transom.sched.states import Step
@@ -34,8 +36,11 @@ class Crowd:
     """Of the prompt of one that waits."""
     fresh: int = 28
     rounds: int = 300
-    pages_short: int = 13_696
-    """In which all of them can run, and there is hardly room for one more."""
+    attempts: int = 15
+    much: int = 2400
+    """Fresh tokens for which there is no room in `pages_short`."""
+    pages_short: int = 12_484
+    """In which all of them can run while attempts are made."""
 
 
 DEFAULT = Crowd()
@@ -47,9 +52,14 @@ def bench_sched(wanted: Wanted, crowd: Crowd = DEFAULT) -> None:
     gc.freeze()
     roomy = Bench(crowd, pages=100_000)
     rows = roomy.steps()
-    rows.append(("admission attempt, admitted", roomy.attempt()))
+    one, admitted = roomy.attempt(1, crowd.fresh)
+    assert admitted == 1, admitted
+    rows.append(("admission attempt, admitted", one))
     short = Bench(crowd, pages=crowd.pages_short)
-    rows.append(("admission attempt, no room", short.attempt()))
+    one, admitted = short.attempt(1, crowd.much)
+    three, _ = short.attempt(3, crowd.much)
+    words = "hardly room" if admitted else "refused"
+    rows += [(f"admission attempt, {words}", one), (f"another, {words}", (three - one) / 2)]
     found = tuple(Row(name, (took,)) for name, took in rows)
     title = f"us of CPU time, median; {crowd.running} requests run"
     publish("sched", [Sheet("steps", title, ("us",), found, ("us",), "us")], wanted)
@@ -63,7 +73,9 @@ class Bench:
         running = crowd.running
         self.random = np.random.default_rng(1)
         layout = CacheLayout((Full(), Window(WINDOW)), (pages, pages), PAGE, running + 1, CONTEXT)
-        limits = Limits(max_running=running + 1, chunk_tokens=1 << 20, context=CONTEXT)
+        limits = Limits(
+            max_running=running + 1, chunk_tokens=1 << 20, context=CONTEXT, first_outputs_expected=32
+        )
         self.cache = HybridCache(layout)
         self.scheduler = Scheduler(self.cache, limits)
         self.ids = 0
@@ -112,25 +124,27 @@ class Bench:
         rows = [("plan", plan), ("commit", commit), ("plan + commit", both), ("apply", apply)]
         return [(f"{name}, {running} tokens", took) for name, took in rows]
 
-    def attempt(self) -> float:
-        """What a plan takes longer when there is somebody to be admitted."""
-        alone = median_us(self.scheduler.plan, self.crowd.rounds)
-        prompt = np.concatenate([self.stem, self.draw(self.crowd.fresh)])
-        request = self.submit(prompt, 8)
-        beside = median_us(self.scheduler.plan, self.crowd.rounds)
-        self.scheduler.abort(request)
-        return beside - alone
+    def attempt(self, waiting: int, fresh: int) -> tuple[float, float]:
+        """What a plan takes longer when so many are to be admitted, and how many of them it admits."""
+        took, admitted = [], 0
+        for _ in range(self.crowd.attempts):
+            self.step()
+            alone, before = timed_plan(self.scheduler)
+            ids = [self.submit(np.concatenate([self.stem, self.draw(fresh)]), 64) for _ in range(waiting)]
+            beside, plan = timed_plan(self.scheduler)
+            took.append((beside - alone) / 1000)
+            admitted += len(plan.spans) - len(before.spans)
+            for request in ids:
+                self.scheduler.abort(request)
+        return statistics.median(took), admitted / self.crowd.attempts
 
 
 def computed(work: StepWork) -> StepResult:
     return StepResult(tuple(Choice(7, -1.0) if span.sampling else None for span in work.spans))
 
 
-def median_us(measured: Callable[[], object], rounds: int) -> float:
-    """Of the time of this thread alone."""
-    found = []
-    for _ in range(rounds):
-        began = time.thread_time_ns()
-        measured()
-        found.append(time.thread_time_ns() - began)
-    return statistics.median(found) / 1000
+def timed_plan(scheduler: Scheduler) -> tuple[int, Plan]:
+    """Nanoseconds of this thread, and the plan."""
+    began = time.thread_time_ns()
+    plan = scheduler.plan()
+    return time.thread_time_ns() - began, plan

@@ -2,31 +2,23 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from enum import Enum
 
 import numpy as np
 
-from transom.kv.cache import Namespace, Offer
+from transom.kv.cache import Offer
 from transom.kv.components import PageRule
 from transom.kv.room import Room
 from transom.sched.draft import Draft, is_decode
-from transom.sched.forecast import Counts, Forecast, Life, forecast, steps_to_go
+from transom.sched.forecast import Counts, Life, steps_to_go
 from transom.sched.intents import Admit
 from transom.sched.needs import PESSIMISM, added, pages_at
+from transom.sched.outlook import Outlook
 from transom.sched.outputs import OutputLengths
 from transom.sched.prefixes import Promises, Publisher
 from transom.sched.releases import held_alone
 from transom.sched.running import PROMPT
 from transom.sched.spans import Pages, chunk_end, fit_end, is_cut
 from transom.sched.states import Progress, Running, Span, Waiting
-
-
-class Back(Enum):
-    """What those that end are taken to give back. The first costs less to look at, and mostly decides."""
-
-    NOTHING = "nothing"
-    OWN = "own"
-
 
 PASSED_OVER = 2
 """Requests that do not fit before a plan stops looking for a smaller one. Each costs a look at the tree."""
@@ -71,8 +63,8 @@ class _Desk:
     outputs: OutputLengths = field(init=False)
     promises: Promises = field(init=False)
     admitted: list[Admit] = field(default_factory=list)
-    forecasts: dict[tuple[int, Back], tuple[int, Forecast]] = field(default_factory=dict)
-    """By the factor on outputs, and of how many of those admitted."""
+    outlooks: dict[int, Outlook] = field(default_factory=dict)
+    """By the factor on outputs."""
 
     def __post_init__(self) -> None:
         situation = self.draft.situation
@@ -80,15 +72,15 @@ class _Desk:
         self.known = np.array([state.progress.length for state in running], np.int64)
         self.outputs = situation.outputs.seeing(self.known - situation.columns[PROMPT])
         self.promises = Promises(self.grids, situation.limits.prefix_gain_min)
-        for state in self._publishers(page, running):
-            self._promise(state.holding.namespace, state.progress, state.holding.computed)
+        self.promises.publishers += [
+            Publisher(state.holding.namespace, state.progress.tokens(), state.holding.computed)
+            for state in (*self.draft.prefills, *self._at_last_token(page, running))
+        ]
 
-    def _publishers(self, page: int, running: Sequence[Running]) -> Iterator[Running]:
-        """Those with a page of known tokens still to publish: in their prefill, or at a page's last token."""
-        yield from self.draft.prefills
-        for position in np.flatnonzero(self.known % page == 0).tolist():
-            if is_decode(running[position]):
-                yield running[position]
+    def _at_last_token(self, page: int, running: Sequence[Running]) -> Iterator[Running]:
+        """Those who decode and have a page still to publish: it is whole after this step."""
+        whole = [running[position] for position in np.flatnonzero(self.known % page == 0).tolist()]
+        return filter(is_decode, whole)
 
     @property
     def is_done(self) -> bool:
@@ -112,7 +104,7 @@ class _Desk:
         if not urgent and self.promises.is_promised(namespace, asked, cached=cached):
             return True
         factor = PESSIMISM**progress.retractions
-        if not free and not self._fits(self._life(progress, offers[0], factor), factor):
+        if not free and not self._outlook(factor).fits(self._life(progress, offers[0], factor), self.room):
             return False
         for tried in offers if free else offers[:1]:
             span = self._span(progress, tried, urgent)
@@ -121,46 +113,33 @@ class _Desk:
                 return True
         return False
 
-    def _promise(self, namespace: Namespace, progress: Progress, computed: int) -> None:
-        self.promises.add(Publisher(namespace, progress.tokens(), computed))
-
     # ------------------------------------------------------------ over a life
 
-    def _fits(self, life: Life, factor: int) -> bool:
-        """Whether there is place for it, even if nobody gives anything back; else, if all do as expected."""
-        return any(self._forecast(factor, back).fits(life, self.room) for back in Back)
-
-    def _forecast(self, factor: int, back: Back) -> Forecast:
-        """Of those that run and those admitted; made when it is asked for, and then kept."""
-        seen, found = self.forecasts.get((factor, back), (0, None))
+    def _outlook(self, factor: int) -> Outlook:
+        """On those that run and those admitted; made when it is asked for, and then kept."""
+        found = self.outlooks.get(factor)
         if found is None:
-            found = self._forecast_running(factor, back)
-        if seen < len(self.admitted):
-            found = found.plus(
-                [self._life(intent.waiting.progress, intent.offer, factor) for intent in self.admitted[seen:]]
-            )
-        self.forecasts[factor, back] = (len(self.admitted), found)
+            columns = self.draft.situation.columns
+            steps = steps_to_go(columns, self.known, self.outputs, factor)
+            found = self.outlooks[factor] = Outlook(columns, self.known, steps, self._own, self.grids)
+        for intent in self.admitted[found.others :]:
+            found.let_in(self._life(intent.waiting.progress, intent.offer, factor))
         return found
 
-    def _forecast_running(self, factor: int, back: Back) -> Forecast:
+    def _own(self) -> Counts:
         situation = self.draft.situation
-        steps = steps_to_go(situation.columns, self.known, self.outputs, factor)
-        own = np.zeros((len(self.grids), len(self.known)), np.int64)
-        if back is Back.OWN:
-            own = held_alone(situation.cache, [state.holding for state in situation.running])
-        return forecast(situation.columns, self.known, steps, own, self.grids)
+        return held_alone(situation.cache, [state.holding for state in situation.running])
 
     def _life(self, progress: Progress, offer: Offer, factor: int) -> Life:
         """What the request is expected to take if it begins with `offer`."""
         expected = self.outputs.expected(progress.outputs, factor)
         end = min(progress.kv_limit, progress.length + expected)
         need = self._need(offer, end)
-        return Life(
-            known=progress.length,
-            steps=max(0, end - progress.length),
-            found=tuple([grid.entries(end) - n for n, grid in zip(need, self.grids, strict=True)]),
-            slides=tuple([min(n, pages_at(grid, end)) for n, grid in zip(need, self.grids, strict=True)]),
-        )
+        beside = [
+            n - grid.entries(end) if grid.rooted else min(n, pages_at(grid, end))
+            for n, grid in zip(need, self.grids, strict=True)
+        ]
+        return Life(progress.length, max(0, end - progress.length), tuple(beside))
 
     # ------------------------------------------------------------ in this step
 
@@ -185,7 +164,7 @@ class _Desk:
     def _admit(self, intent: Admit) -> None:
         progress = intent.waiting.progress
         self.admitted.append(intent)
-        self._promise(intent.namespace, progress, intent.span.start)
+        self.promises.publishers.append(Publisher(intent.namespace, progress.tokens(), intent.span.start))
         self.draft.take(self._need(intent.offer, intent.span.end))
         self.draft.chunk(intent)
         self.rows -= 1

@@ -30,14 +30,13 @@ Counts = NDArray[np.int64]
 class Life:
     """A request that may come in: `known` tokens now, `steps` more until it ends.
 
-    found  of components that keep everything: pages of its tokens that it need not take
-    slides of components that slide: pages it takes in all
+    beside what it takes beside the pages of its tokens. Of components that keep everything, less what it need
+           not take as it is there; of components that slide, which have no others, all that it takes
     """
 
     known: int
     steps: int
-    found: Pages
-    slides: Pages
+    beside: Pages
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,8 +47,7 @@ class Lives:
 
     known: Counts
     steps: Counts
-    found: Counts
-    slides: Counts
+    beside: Counts
     own: Counts
 
     def plus(self, more: Sequence[Life]) -> "Lives":
@@ -58,53 +56,52 @@ class Lives:
         return Lives(
             np.append(self.known, [life.known for life in more]),
             np.append(self.steps, [life.steps for life in more]),
-            np.concatenate([self.found, np.array([life.found for life in more]).T], axis=1),
-            np.concatenate([self.slides, np.array([life.slides for life in more]).T], axis=1),
+            np.concatenate([self.beside, np.array([life.beside for life in more]).T], axis=1),
             np.concatenate([self.own, nothing], axis=1),
         )
 
 
 class Forecast:
-    """What the requests of `lives` will have taken, by the time that any of them ends."""
+    """What the requests of `lives` will have taken, by the time that any of them ends.
 
-    __slots__ = ("_found", "_freed", "_grids", "_known", "_lives", "_needs", "_rooted", "_slides", "_times")
+    All as sums over the requests in order of their ends, the last first: of the first k of them are those k
+    that are still there when the k-th ends.
+    """
+
+    __slots__ = ("_grids", "_lives", "_minus_steps", "_needs", "_own", "_page", "_rooted", "_sums")
 
     def __init__(self, lives: Lives, grids: Sequence[PageRule]) -> None:
-        order = np.argsort(lives.steps, kind="stable")
         self._lives = lives
         self._grids = grids
-        self._rooted = np.array([[grid.rooted] for grid in grids])
-        self._times = lives.steps[order]
-        self._known = _from_each_on(lives.known[order])
-        self._found = _from_each_on(lives.found[:, order])
-        self._slides = _from_each_on(lives.slides[:, order])
-        self._freed = np.zeros_like(self._found)
-        np.cumsum(lives.own[:, order], axis=1, out=self._freed[:, 1:])
-        self._needs = self._need(np.arange(len(order)), self._times)
+        self._page = grids[0].page_size
+        self._rooted = np.array([[grid.rooted] for grid in grids], np.int64)
+        self._own = lives.own.sum(axis=1, keepdims=True)
+        order = np.argsort(-lives.steps, kind="stable")
+        self._minus_steps = -lives.steps[order]
+        counted = np.concatenate([lives.known[None], lives.beside + lives.own])
+        self._sums = np.zeros((len(counted), len(order) + 1), np.int64)
+        np.cumsum(counted.take(order, axis=1), axis=1, out=self._sums[:, 1:])
+        self._needs = self._need(np.arange(1, len(order) + 1), -self._minus_steps)
 
     def fits(self, life: Life, room: Room) -> bool:
         """Whether, as long as `life` lasts, all that is taken is to be had in `room`."""
-        during = int(np.searchsorted(self._times, life.steps, side="right"))
-        left = np.searchsorted(self._times, [life.steps], side="left")
+        first, there = (self._minus_steps.searchsorted(-life.steps, side=side) for side in ("left", "right"))
         last = np.array([life.steps])
-        needs = np.concatenate([self._needs[:, :during], self._need(left, last)], axis=1)
-        times = np.concatenate([self._times[:during], last])
-        grown = -(-(life.known + times) // self._grids[0].page_size) - np.array(life.found)[:, None]
-        return _covers(room, needs + np.where(self._rooted, grown, np.array(life.slides)[:, None]))
+        needs = np.concatenate([self._need(np.array([there]), last), self._needs[:, first:]], axis=1)
+        times = np.concatenate([last, -self._minus_steps[first:]])
+        grown = -(-(life.known + times) // self._page)
+        return _covers(room, needs + self._rooted * grown + np.array(life.beside)[:, None])
 
     def plus(self, more: Sequence[Life]) -> "Forecast":
         return Forecast(self._lives.plus(more), self._grids)
 
-    def _need(self, first: Counts, at: Counts) -> Counts:
-        """Pages taken at steps `at`, when of all in order of their end those from `first` on are still there.
+    def _need(self, there: Counts, at: Counts) -> Counts:
+        """Pages taken at steps `at`, when of all in order of their end the first `there` are still there.
 
         Each is counted up to a page boundary, on the safe side.
         """
-        count = len(self._times) - first
-        page = self._grids[0].page_size
-        grown = (self._known[first] + count * (at + page - 1)) // page
-        taken = np.where(self._rooted, grown - self._found[:, first], self._slides[:, first])
-        return np.asarray(taken - self._freed[:, first], np.int64)
+        grown = (self._sums[0, there] + there * (at + self._page - 1)) // self._page
+        return np.asarray(self._sums[1:, there] + self._rooted * grown - self._own, np.int64)
 
 
 def steps_to_go(columns: Columns, known: Counts, lengths: OutputLengths, factor: int) -> Counts:
@@ -121,23 +118,17 @@ def forecast(
     A window that slides pays for what comes with what falls out, but only with pages of its `own`: what
     others read too is not to be had when one of them lets go of it.
     """
-    entries = -(-(known + steps) // grids[0].page_size)
-    covered = -(-columns[ALLOCATED] // grids[0].page_size)
-    found, slides = np.zeros_like(own), np.zeros_like(own)
+    page = grids[0].page_size
+    entries = -(-(known + steps) // page)
+    covered = -(-columns[ALLOCATED] // page)
+    beside = np.zeros_like(own)
     for c, grid in enumerate(grids):
         if grid.rooted:
-            found[c] = np.maximum(covered, -(-columns[FULL_UNTIL] // grid.page_size))
+            beside[c] = -np.maximum(covered, -(-columns[FULL_UNTIL] // page))
         elif grid.by_reference:
             held = grid.held_up_to(int(entries.max(initial=0)))[entries]
-            slides[c] = np.maximum(0, np.minimum(entries - covered, held - own[c]))
-    return Forecast(Lives(known, steps, found, slides, own), grids)
-
-
-def _from_each_on(values: Counts) -> Counts:
-    """Sums from each entry to the last, and 0 after it."""
-    sums = np.zeros((*values.shape[:-1], values.shape[-1] + 1), np.int64)
-    np.cumsum(values[..., ::-1], axis=-1, out=sums[..., 1:])
-    return sums[..., ::-1]
+            beside[c] = np.maximum(0, np.minimum(entries - covered, held - own[c]))
+    return Forecast(Lives(known, steps, beside, own), grids)
 
 
 def _covers(room: Room, needs: Counts) -> bool:

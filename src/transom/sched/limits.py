@@ -19,8 +19,12 @@ class Limits:
     """The senior request waits this long before it blocks all other admissions."""
     priority_bonus: int = 64
     """Arrivals that one step of priority is ahead."""
-    first_outputs_expected: int = 32
-    """Output length expected before any request has finished; later as recent ones let expect."""
+    first_outputs_expected: int = 128
+    """Output length expected until a dozen requests have finished, or a request's own limit, if that is less.
+
+    A guess too small is paid with retractions, one too large with requests that wait for nothing: many
+    answers have 100 to 300 tokens, and who asks for few says so.
+    """
     prefix_gain_min: int = 32
     """A request waits for another's prefix only when that saves at least so many tokens."""
     policy: SchedulePolicy = SchedulePolicy.LPM

@@ -8,6 +8,7 @@ lengths, we take their upper quartile, so that plans are the same each time.
 from bisect import bisect_left, insort
 from collections import deque
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
@@ -32,23 +33,39 @@ class OutputLengths:
 
         The upper quartile of the recent lengths that are greater. Beyond the longest, as much again.
         """
-        longer = np.searchsorted(self.lengths * factor, outputs, side="right")
-        count = len(self.lengths) - longer
-        quartile = np.minimum(longer + (3 * count + 3) // 4, len(self.lengths)) - 1
-        expected = self.lengths[quartile] * factor - outputs
-        return np.where(count > 0, expected, np.maximum(outputs, 1))
+        count = len(self.lengths)
+        longer = self.lengths.searchsorted(outputs // factor, side="right")
+        expected = self.lengths[_quartiles(count)[longer]] * factor - outputs
+        return np.where(longer < count, expected, np.maximum(outputs, 1))
 
     def seeing(self, outputs: Counts) -> "OutputLengths":
         """With outputs that are not done but longer than all that are: each taken for twice as long.
 
         What ends first is short: else the first to end would speak for those that are still at it.
         """
-        longer = np.sort(outputs[outputs > self.lengths[-1]])
-        return OutputLengths(np.concatenate([self.lengths, 2 * longer])) if len(longer) else self
+        longest = self.lengths[-1]
+        if outputs.max(initial=0) <= longest:
+            return self
+        longer = np.sort(outputs[outputs > longest])
+        return OutputLengths(np.concatenate([self.lengths, 2 * longer]))
 
     def expected(self, outputs: int = 0, factor: int = 1) -> int:
         """The same of one output."""
-        return int(self.remaining(np.array([outputs], np.int64), factor)[0])
+        count = len(self.lengths)
+        longer = int(self.lengths.searchsorted(outputs // factor, side="right"))
+        if longer == count:
+            return max(outputs, 1)
+        return int(self.lengths[_quartiles(count)[longer]]) * factor - outputs
+
+
+@lru_cache(maxsize=1024)
+def _quartiles(count: int) -> Counts:
+    """By the first of `count` ascending entries: where the upper quartile of it and all after it is.
+
+    For none of them it is the last.
+    """
+    first = np.arange(count + 1)
+    return np.asarray(np.minimum(first + (3 * (count - first) + 3) // 4, count) - 1, np.int64)
 
 
 class Outputs:

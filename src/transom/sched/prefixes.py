@@ -1,7 +1,7 @@
 """Prefixes that requests compute right now, and who should wait for them. Pure."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
@@ -10,9 +10,11 @@ from transom.kv.components import PageRule
 from transom.values import Tokens
 
 
-@dataclass(frozen=True, slots=True)
-class Publisher:
-    """A request with a row, as one who shares its prefix sees it: known tokens, `computed` of them done."""
+class Publisher(NamedTuple):
+    """A request with a row, as one who shares its prefix sees it: known tokens, `computed` of them done.
+
+    A tuple, as a plan may look at hundreds.
+    """
 
     namespace: Namespace
     tokens: Tokens
@@ -20,24 +22,22 @@ class Publisher:
 
 
 class Promises:
-    """Owns what publishers will publish, found by its first tokens. Mutable, lives no longer than a plan."""
+    """Owns `publishers`, to which others may be added. Mutable, lives no longer than a plan."""
 
-    __slots__ = ("_gain_min", "_grids", "_publishers")
+    __slots__ = ("_gain_min", "_grids", "publishers")
 
     def __init__(self, grids: Sequence[PageRule], gain_min: int) -> None:
-        """Who waits must gain at least `gain_min` tokens, and so shares as many."""
+        """Who waits must gain at least `gain_min` tokens."""
         self._grids = tuple(grids)
         self._gain_min = gain_min
-        self._publishers: dict[tuple[Namespace, bytes], list[Publisher]] = {}
-
-    def add(self, publisher: Publisher) -> None:
-        head = publisher.tokens[: self._gain_min].tobytes()
-        self._publishers.setdefault((publisher.namespace, head), []).append(publisher)
+        self.publishers: list[Publisher] = []
 
     def is_promised(self, namespace: Namespace, tokens: Tokens, *, cached: int) -> bool:
         """Whether somebody will publish enough of `tokens` beyond `cached`."""
-        publishers = self._publishers.get((namespace, tokens[: self._gain_min].tobytes()), ())
-        return any(self._gain(publisher, tokens, cached) >= self._gain_min for publisher in publishers)
+        return any(
+            publisher.namespace == namespace and self._gain(publisher, tokens, cached) >= self._gain_min
+            for publisher in self.publishers
+        )
 
     def _gain(self, publisher: Publisher, tokens: Tokens, cached: int) -> int:
         """Tokens beyond `cached`; 0 when they are published already, or never will be.
@@ -45,12 +45,13 @@ class Promises:
         published          reach    publishable
         ----------|--------------|==========|---  publisher's tokens
         """
+        _, known, computed = publisher
         page_size = self._grids[0].page_size
-        published = publisher.computed - publisher.computed % page_size
-        publishable = len(publisher.tokens) - len(publisher.tokens) % page_size
-        if published == publishable:
-            return 0
-        reach = min(common_prefix(publisher.tokens, tokens), publishable, len(tokens) - 1)
+        published = computed - computed % page_size
+        publishable = len(known) - len(known) % page_size
+        if published == publishable or published >= len(tokens) or known[published] != tokens[published]:
+            return 0  # most of them part here at the latest: nothing more needs to be compared
+        reach = min(common_prefix(known, tokens), publishable, len(tokens) - 1)
         reach = self._last_hit(reach, published)
         return reach - cached if reach > published else 0
 

@@ -17,10 +17,11 @@ def releases(cache: HybridCache, holdings: Sequence[Holding]) -> Pages:
 def held_alone(cache: HybridCache, holdings: Sequence[Holding]) -> NDArray[np.int64]:
     """Pages that only one row holds, per component and holding: `releases` of each alone."""
     longest = max([max(holding.allocated, holding.full_until) for holding in holdings], default=0)
-    chosen = [holding.row for holding in holdings]
+    chosen = np.array([holding.row for holding in holdings], np.int64)
     alone = np.zeros((len(cache.rows), len(holdings)), np.int64)
     for component, grid in enumerate(cache.grids):
-        pages = cache.rows[component].table[chosen, : grid.entries(longest)]
+        first = min([holding.kept[component] for holding in holdings], default=0)
+        pages = cache.rows[component].table[chosen, first : grid.entries(longest)]
         single = (cache.pools[component].references(pages) <= 1) & (pages != 0)
         alone[component] = np.count_nonzero(single, axis=1)
     return alone

@@ -4,8 +4,10 @@ from dataclasses import dataclass, replace
 from random import Random
 
 from transom.fuzz.draw import CONTEXT, draw_setting
+from transom.sched.policy import SchedulePolicy
 from transom.sim.faults_draw import Drawer
 from transom.sim.faults_events import Happening
+from transom.sim.faults_runner import SECONDS
 from transom.sim.faults_world import Frame
 
 STEPS = 60
@@ -43,4 +45,7 @@ def draw_frame(random: Random) -> Frame:
         priority_bonus=random.choice((0, 1, 4, 64)),
         outputs_expected=random.choice((1, 1, 4, 20)),
         prefix_gain_min=random.choice((1, 4)),
+        policy=random.choice(tuple(SchedulePolicy)),
+        passed_over_max=random.choice((1, 2, 5, 20, 256)),
+        target_seconds=random.choice((None, None, SECONDS / 4, SECONDS, 4 * SECONDS)),
     )

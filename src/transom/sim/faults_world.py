@@ -12,6 +12,7 @@ from transom.fuzz.operations import Setting
 from transom.kv.reclaim import reclaim
 from transom.sched.commands import WeightsRefused, WeightsUpdated
 from transom.sched.limits import Limits
+from transom.sched.policy import SchedulePolicy
 from transom.sched.states import IdleReason
 from transom.sched.turn import (
     Abort,
@@ -54,6 +55,9 @@ class Frame:
     priority_bonus: int
     outputs_expected: int
     prefix_gain_min: int
+    policy: SchedulePolicy
+    passed_over_max: int
+    target_seconds: float | None
 
     def limits(self) -> Limits:
         return Limits(
@@ -64,6 +68,9 @@ class Frame:
             priority_bonus=self.priority_bonus,
             first_outputs_expected=self.outputs_expected,
             prefix_gain_min=self.prefix_gain_min,
+            policy=self.policy,
+            passed_over_max=self.passed_over_max,
+            target_seconds=self.target_seconds,
         )
 
 
@@ -259,10 +266,11 @@ class World:
         self.judge.judge(taken, self.runner.seen or Seen())
         self._judge_answers(taken)
         self._judge_idle(taken)
-        self.cache.check()
         self.runner.settle()
         if self.turns % AUDIT_EVERY == 0:
-            self.memory.audit()
+            self.memory.audit()  # all invariants too
+        else:
+            self.cache.check()
 
     def _judge_answers(self, taken: Turn) -> None:
         """Each update is answered once; that nothing is left is said when nothing is."""
