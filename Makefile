@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 ARGS ?=
 PYTEST_ARGS ?= -n 2 --dist loadfile
 PIP := $(BIN)/python -m pip --disable-pip-version-check
-SOURCES := pyproject.toml CMakeLists.txt $(wildcard native/*)
+SOURCES := pyproject.toml CMakeLists.txt $(wildcard native/* native/kernels/*)
 
 .PHONY: serve test lint test-slow parity mutants bench pictures clean help
 
