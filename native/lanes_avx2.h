@@ -280,9 +280,12 @@ TRANSOM_INLINE Pairs split(Ints weights) {
     return {{_mm256_and_si256(weights.low, bytes_0_2), _mm256_and_si256(weights.high, bytes_0_2)},
             {_mm256_srli_epi16(weights.low, 8), _mm256_srli_epi16(weights.high, 8)}};
 }
+// Sums are held: gcc 12 would else first make all products of a group, in memory, then add them up.
 TRANSOM_INLINE Ints dot_pairs(Ints sum, Ints a, Ints b) {
-    return {_mm256_add_epi32(sum.low, _mm256_madd_epi16(a.low, b.low)),
-            _mm256_add_epi32(sum.high, _mm256_madd_epi16(a.high, b.high))};
+    sum.low = _mm256_add_epi32(sum.low, _mm256_madd_epi16(a.low, b.low));
+    sum.high = _mm256_add_epi32(sum.high, _mm256_madd_epi16(a.high, b.high));
+    asm("" : "+x"(sum.low), "+x"(sum.high));
+    return sum;
 }
 #endif
 

@@ -43,7 +43,11 @@ struct Doubles {
 // Sums that stay in registers: lines x keys of attention, rows x tiles of the products.
 constexpr int attention_lines = 2, attention_keys = 2, attention_width = 2;
 constexpr int float_rows = 4, float_tiles = 1;
+#if defined(__aarch64__)
 constexpr int packed_rows = 4, packed_tiles = 1, packed_few_rows = 4;
+#else
+constexpr int packed_rows = 2, packed_tiles = 1, packed_few_rows = 2;
+#endif
 
 // A result whose quarter i is f(i).
 template <typename Result, typename F>
@@ -156,9 +160,32 @@ TRANSOM_INLINE void store_as_half(uint16_t* to, Lanes v) {
 #endif
 }
 
+#if defined(__SSE2__) && !defined(__FMA__)
+#define TRANSOM_FMA_OF_DOUBLES 1
+typedef int64_t Longs2 __attribute__((vector_size(16)));
+
+// p + c to odd: the last bit of a sum that is not exact is 1, so that rounding it to float32 rounds once (Boldo and
+// Melquiond, 2008). p, a product of two float32, is exact, and so is the rest that the sum leaves (Knuth's TwoSum).
+TRANSOM_INLINE Doubles2 sum_to_odd(Doubles2 p, Doubles2 c) {
+    const Doubles2 sum = p + c, part = sum - p, rest = (p - (sum - part)) + (c - part);
+    const Longs2 bits = Longs2(sum), inexact = (rest < 0.0) | (rest > 0.0);  // of infinities rest is NaN
+    const Longs2 even = -(~bits & 1);
+    const Longs2 outward = 1 - 2 * Longs2(_mm_srli_epi64(__m128i(Longs2(rest) ^ bits), 63));
+    return Doubles2(bits + (outward & inexact & even));
+}
+TRANSOM_INLINE __m128 fma_of_two(__m128 a, __m128 b, __m128 c) {
+    const Doubles2 p = Doubles2(_mm_cvtps_pd(a)) * Doubles2(_mm_cvtps_pd(b));
+    return _mm_cvtpd_ps(__m128d(sum_to_odd(p, Doubles2(_mm_cvtps_pd(c)))));
+}
+#endif
+
 TRANSOM_INLINE Floats4 fma(Floats4 a, Floats4 b, Floats4 c) {
 #if defined(__aarch64__)
     return Floats4(vfmaq_f32(float32x4_t(c), float32x4_t(a), float32x4_t(b)));
+#elif defined(TRANSOM_FMA_OF_DOUBLES)
+    // A library's fma is a call for each lane, and slow where the CPU has none.
+    const auto upper = [](Floats4 v) { return _mm_movehl_ps(__m128(v), __m128(v)); };
+    return Floats4(_mm_movelh_ps(fma_of_two(__m128(a), __m128(b), __m128(c)), fma_of_two(upper(a), upper(b), upper(c))));
 #else
     return Floats4{std::fma(a[0], b[0], c[0]), std::fma(a[1], b[1], c[1]), std::fma(a[2], b[2], c[2]),
                    std::fma(a[3], b[3], c[3])};
@@ -307,16 +334,23 @@ TRANSOM_INLINE Pairs split(Ints weights) {
             quarters<Ints>([&](int i) { return Ints4(Bits4(weights.at[i]) >> 8) & 0x00ff00ff; })};
 }
 
-// Lane j: sum + the dot of its two int16 of a and b.
-TRANSOM_INLINE Ints dot_pairs(Ints sum, Ints a, Ints b) {
-    return quarters<Ints>([&](int i) {
+// Lane j: sum + the dot of its two int16 of a and b. Sums are held: gcc 12 would else first make all products of a
+// group, in memory, then add them up.
+TRANSOM_INLINE Ints4 dot_pairs(Ints4 sum, Ints4 a, Ints4 b) {
 #if defined(__SSE2__)
-        return sum.at[i] + Ints4(_mm_madd_epi16(__m128i(a.at[i]), __m128i(b.at[i])));
+    sum += Ints4(_mm_madd_epi16(__m128i(a), __m128i(b)));
+    asm("" : "+x"(sum));
 #else
-        const Ints4 low = (a.at[i] << 16 >> 16) * (b.at[i] << 16 >> 16);
-        return sum.at[i] + low + (a.at[i] >> 16) * (b.at[i] >> 16);
+    sum += (a << 16 >> 16) * (b << 16 >> 16);
+    sum += (a >> 16) * (b >> 16);
+#if defined(__aarch64__)
+    asm("" : "+w"(sum));
 #endif
-    });
+#endif
+    return sum;
+}
+TRANSOM_INLINE Ints dot_pairs(Ints sum, Ints a, Ints b) {
+    return quarters<Ints>([&](int i) { return dot_pairs(sum.at[i], a.at[i], b.at[i]); });
 }
 
 }  // namespace
