@@ -45,7 +45,7 @@ class Line:
         first, *others = seconds
         rates = f"{self.bytes / first / 1e9:8.1f} {self.macs / first / 1e9:8.1f}"
         ratios = "".join(f" {first / other:8.2f}" for other in others)
-        return f"{self.name:<44} {first * 1e6:10.1f} {rates}{ratios}"
+        return f"{self.name:<52} {first * 1e6:10.1f} {rates}{ratios}"
 
 
 def best(run: Callable[[], object], seconds: float) -> float:
@@ -72,10 +72,11 @@ def best_of_each(
 
 
 def random_matrix(
-    out: int, inner: int, precision: Precision, group: int = 32, minima: bool = False
+    out: int, inner: int, precision: Precision, group: int = 32, minima: bool = False, code_bits: int = 8
 ) -> PackedMatrix:
     rng = np.random.default_rng(0)
-    codes = rng.integers(0, 256, (out // 16, inner // 4, 16, 4), dtype=np.uint8)
+    half = 1 << (code_bits - 1)
+    codes = rng.integers(128 - half, 128 + half, (out // 16, inner // 4, 16, 4), dtype=np.uint8)
     scales = rng.random((out // 16, inner // group, 16), dtype=np.float32)
     return PackedMatrix(codes, scales, scales.copy() if minima else None, group, out, inner, precision)
 
@@ -103,17 +104,19 @@ def next_matmul(x: Prepared, matrices: Iterator[PackedMatrix]) -> None:
 
 
 def layer_lines() -> Iterator[Line]:
-    for precision, group, minima in (
-        (Precision.INT8, 32, False),
-        (Precision.INT16, 32, False),
-        (Precision.INT16, 16, True),
+    for precision, group, minima, bits in (
+        (Precision.INT8, 32, False, 8),
+        (Precision.INT8, 32, False, 5),
+        (Precision.INT16, 32, False, 8),
+        (Precision.INT16, 16, True, 8),
     ):
         for name, (out, inner) in SHAPE.items():
-            layers = [random_matrix(out, inner, precision, group, minima) for _ in range(LAYERS)]
+            layers = [random_matrix(out, inner, precision, group, minima, bits) for _ in range(LAYERS)]
             for count in (1, 16, 256, 512):
                 x = OPS.prepare(rows(count, inner), layers[0])
                 run = partial(next_matmul, x, cycle(layers))
-                label = f"{name}, {precision.name}, group {group}{', minima' if minima else ''}, {count} rows"
+                kind = f"{precision.name} x {bits} bits, group {group}{', minima' if minima else ''}"
+                label = f"{name}, {kind}, {count} rows"
                 yield Line(label, run, size(layers[0]), count * out * inner)
 
 
@@ -212,7 +215,7 @@ def main() -> None:
     set_threads(arguments.threads)
     print(info())
     others = "".join(f" {isa:>8}" for isa in arguments.isa[1:])
-    print(f"{arguments.isa[0]:<44} {'us':>10} {'GB/s':>8} {'GMAC/s':>8}{others}")
+    print(f"{arguments.isa[0]:<52} {'us':>10} {'GB/s':>8} {'GMAC/s':>8}{others}")
     for part in arguments.part:
         for line in PARTS[part]():
             print(line.shown(best_of_each(line.run, arguments.isa)), flush=True)

@@ -287,6 +287,32 @@ TRANSOM_INLINE Ints dot_pairs(Ints sum, Ints a, Ints b) {
     asm("" : "+x"(sum.low), "+x"(sum.high));
     return sum;
 }
+
+#define TRANSOM_SMALL_DOTS 1
+// Weights of codes from -32 to 32, as code + 32.
+TRANSOM_INLINE Ints load_small_weights(const uint8_t* from) {
+    const __m256i shift = _mm256_set1_epi8(128 - 32);
+    const Ints weights = load_weights(from);
+    return {_mm256_sub_epi8(weights.low, shift), _mm256_sub_epi8(weights.high, shift)};
+}
+TRANSOM_INLINE __m256i dot_small(__m256i sum, __m256i weights_0, __m256i x_0, __m256i weights_1, __m256i x_1) {
+    const __m256i pairs =
+        _mm256_add_epi16(_mm256_maddubs_epi16(weights_0, x_0), _mm256_maddubs_epi16(weights_1, x_1));
+    sum = _mm256_add_epi32(sum, _mm256_madd_epi16(pairs, _mm256_set1_epi16(1)));
+    asm("" : "+x"(sum));
+    return sum;
+}
+// Lane j: sum + the dots of two times four bytes. Four products of 64 and 127 are within int16.
+TRANSOM_INLINE Ints dot_small(Ints sum, Ints weights_0, Ints x_0, Ints weights_1, Ints x_1) {
+    return {dot_small(sum.low, weights_0.low, x_0.low, weights_1.low, x_1.low),
+            dot_small(sum.high, weights_0.high, x_0.high, weights_1.high, x_1.high)};
+}
+// Whether 64 weights all are of codes from -32 to 32.
+TRANSOM_INLINE bool are_small(const uint8_t* from) {
+    const Ints weights = load_small_weights(from);
+    const __m256i most = _mm256_max_epu8(weights.low, weights.high), limit = _mm256_set1_epi8(64);
+    return _mm256_movemask_epi8(_mm256_cmpeq_epi8(_mm256_max_epu8(most, limit), limit)) == -1;
+}
 #endif
 
 }  // namespace

@@ -72,5 +72,35 @@ TRANSOM_INLINE void dots(Ints (&acc)[Rows][Tiles], const uint8_t* const* w, cons
     }
 }
 
+#if defined(TRANSOM_SMALL_DOTS)
+// Of weights of 6 bits products of bytes do fit: with 8-bit codes that is faster. The record's bias is for weights
+// stored as code + 128; here they are code + 32.
+template <int Group, int Rows, int Tiles>
+TRANSOM_INLINE void dots(Ints (&acc)[Rows][Tiles], const uint8_t* const* w, const Record8& x, int part,
+                         int64_t stride) {
+#pragma GCC unroll 8
+    for (int r = 0; r < Rows; ++r) {
+        const auto* bias = reinterpret_cast<const char*>(&x.bias[Group == 32 ? 2 : part]) + r * stride;
+        for (int t = 0; t < Tiles; ++t) acc[r][t] = all(load_as<int32_t>(bias) / 4);
+    }
+#pragma GCC unroll 4
+    for (int k = 0; k < Group; k += 8) {
+        Ints weights[Tiles][2];
+        for (int t = 0; t < Tiles; ++t) {
+            weights[t][0] = load_small_weights(w[t] + k * tile_out);
+            weights[t][1] = load_small_weights(w[t] + (k + 4) * tile_out);
+        }
+        const int8_t* codes = x.codes + part * Group + k;
+#pragma GCC unroll 8
+        for (int r = 0; r < Rows; ++r) {
+            const Ints x_0 = all(load_as<int32_t>(codes + r * stride));
+            const Ints x_1 = all(load_as<int32_t>(codes + r * stride + 4));
+            for (int t = 0; t < Tiles; ++t)
+                acc[r][t] = dot_small(acc[r][t], weights[t][0], x_0, weights[t][1], x_1);
+        }
+    }
+}
+#endif
+
 }  // namespace
 }  // namespace transom::TRANSOM_ISA

@@ -195,11 +195,42 @@ void run(const MatmulPacked& a, const Record* rows, int64_t begin, int64_t end, 
     }
 }
 
+#if defined(TRANSOM_SMALL_DOTS)
+constexpr int64_t rows_worth_a_look = 8;  // at a tile's weights, which takes about as long as half a row
+
+bool is_small(const Packed& w, int64_t tile) {
+    const uint8_t* codes = w.codes + tile * w.in * tile_out;
+    bool small = true;
+    for (int64_t i = 0; small && i < w.in * tile_out; i += 64) small = are_small(codes + i);
+    return small;
+}
+
+// Tile by tile, as its weights allow.
+void run_by_size(const MatmulPacked& a, const Record8* rows, int64_t begin, int64_t end, int64_t tile_begin,
+                 int64_t tile_end) {
+    const PairRecord* pairs = nullptr;
+    for (int64_t tile = tile_begin; tile < tile_end; ++tile) {
+        if (is_small(a.matrix, tile)) {
+            run(a, rows, begin, end, tile, tile + 1);
+            continue;
+        }
+        if (!pairs) pairs = as_dotted(rows, (end - begin) * (a.matrix.in / 32));
+        run(a, pairs, begin, end, tile, tile + 1);
+    }
+}
+#endif
+
 }  // namespace
 
 void matmul_packed(const MatmulPacked& a, int64_t row_begin, int64_t row_end, int64_t tile_begin,
                    int64_t tile_end) {
     const int64_t at = row_begin * (a.matrix.in / 32), count = (row_end - row_begin) * (a.matrix.in / 32);
+#if defined(TRANSOM_SMALL_DOTS)
+    if (a.limit == 127 && row_end - row_begin >= rows_worth_a_look) {
+        const Record8* rows = static_cast<const Record8*>(a.records) + at;
+        return run_by_size(a, rows, row_begin, row_end, tile_begin, tile_end);
+    }
+#endif
     const auto go = [&](const auto* rows) { run(a, rows, row_begin, row_end, tile_begin, tile_end); };
     if (a.limit == 127) return go(as_dotted(static_cast<const Record8*>(a.records) + at, count));
     go(as_dotted(static_cast<const Record16*>(a.records) + at, count));
