@@ -8,7 +8,7 @@ PYTEST_ARGS ?= -n 2 --dist loadfile
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 SOURCES := pyproject.toml CMakeLists.txt $(wildcard native/* native/kernels/*)
 
-.PHONY: serve test lint test-slow arm parity mutants bench pictures clean help
+.PHONY: serve test lint test-slow arm parity mutants wheels docs bench bench-peers pictures clean help
 
 help:  ## this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/make \1\t\2/p' Makefile
@@ -19,7 +19,7 @@ serve: $(VENV)/serve.stamp  ## install what is needed, then serve on 127.0.0.1:8
 test: $(VENV)/test.stamp lint  ## the fast lane: lint, types, tests
 	$(BIN)/python -m pytest $(PYTEST_ARGS) -m "not slow"
 
-lint: $(VENV)/test.stamp
+lint: $(VENV)/test.stamp  ## ruff and mypy --strict
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
@@ -37,13 +37,23 @@ parity: $(VENV)/test.stamp  ## the float32 reference against transformers; insta
 mutants: $(VENV)/test.stamp  ## wrong edits to kv/, and which tests notice; into docs/proof.md
 	$(BIN)/python tools/mutants.py --docs docs/proof.md
 
-bench: $(VENV)/test.stamp  ## kernels, in a table
-	$(BIN)/python bench/micro.py
+wheels: $(VENV)/test.stamp  ## a wheel and an sdist, each in an environment with nothing else
+	$(BIN)/python -m pytest -m slow -s tests/wheels
+
+docs: $(VENV)/test.stamp  ## the site of docs/ into build/site; fails on a link that leads nowhere
+	$(BIN)/properdocs build -q
+	@echo build/site/index.html
+
+bench: $(VENV)/serve.stamp  ## kernels, in a table
+	$(BIN)/transom bench micro $(ARGS)
+
+bench-peers: $(VENV)/serve.stamp  ## llama.cpp's server beside ours; builds it once, a quarter of an hour
+	@exec $(BIN)/python tools/peers.py $(ARGS)
 
 pictures: $(VENV)/serve.stamp  ## those of docs/ that stories draw
 	$(BIN)/transom story locked-full --frame 7 --svg docs/story-locked-full.svg
 
-clean:
+clean:  ## forget .venv and what was built
 	rm -rf $(VENV) build
 
 # The package is installed in editable form: Python changes are live, native ones rebuild here.

@@ -15,7 +15,7 @@ LAYERS = (
     ("batch", "chat", "doctor"),
     ("server",),
     ("llm",),
-    ("sim", "story"),
+    ("sim", "story", "bench"),
     ("engine",),
     ("models",),
     ("weights",),
@@ -25,7 +25,8 @@ LAYERS = (
     ("sched",),
     ("kv",),
     ("_native",),
-    ("config", "wire", "logs", "streams"),
+    ("charts",),
+    ("config", "wire", "logs", "streams", "outputs"),
     ("values", "errors"),
 )
 """Top first. A module may import from its own layer and from any below it."""

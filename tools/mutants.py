@@ -2,7 +2,8 @@
 
   python tools/mutants.py              all; a table on standard output
   python tools/mutants.py NAME ...     these
-  python tools/mutants.py --docs FILE  all, and the table into that page's section
+  python tools/mutants.py --docs FILE  all, and the table into that page's section; who noticed last time, by that
+                                       page, is asked first
 
 Each runs in a copy of the tree, under a limit of CPU time, lest a busy machine seem to notice; a test that
 hangs has noticed too.
@@ -17,6 +18,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -51,14 +53,15 @@ class Verdict:
 # ---------------------------------------------------------------- judging
 
 
-def judge(mutant: Mutant, suite: tuple[str, ...]) -> Verdict:
-    """Runs `suite` on a copy of the tree with the edit."""
+def judge(mutant: Mutant, suite: tuple[str, ...], noticed_before: str | None = None) -> Verdict:
+    """Runs a test, then the files of `suite`, on a copy of the tree with the edit: until one notices."""
     with tempfile.TemporaryDirectory(prefix="mutant-") as folder:
         tree = Path(folder)
         copy_tree(tree)
         mutant.apply(tree)
         start = time.monotonic()
-        killer = _run(tree, suite)
+        killer = _run(tree, [noticed_before]) if noticed_before else ""
+        killer = killer or _run(tree, _files(tree, suite))
         return Verdict(mutant, suite, killer, time.monotonic() - start)
 
 
@@ -72,13 +75,13 @@ def copy_tree(tree: Path) -> None:
             shutil.copy(source, tree / name)
 
 
-def _run(tree: Path, suite: tuple[str, ...]) -> str:
-    """The test that failed first, or the limit passed, or nothing."""
+def _run(tree: Path, tests: list[str]) -> str:
+    """The test that failed first, or the limit passed, or nothing: also where there is no such test."""
     options = ("-x", "-q", "-m", "not slow and not model", "-p", "no:cacheprovider")
     environment = {**os.environ, "PYTHONPATH": str(tree / "src"), "PYTHONDONTWRITEBYTECODE": "1"}
     limited = ("sh", "-c", f'ulimit -t {LIMIT_SECONDS}; exec "$@"', "sh")
     done = subprocess.run(
-        [*limited, sys.executable, "-m", "pytest", *options, "--timeout=0", *_files(tree, suite)],
+        [*limited, sys.executable, "-m", "pytest", *options, "--timeout=0", *tests],
         cwd=tree,
         env=environment,
         capture_output=True,
@@ -86,7 +89,7 @@ def _run(tree: Path, suite: tuple[str, ...]) -> str:
     )
     if done.returncode < 0:
         return f"no end within {LIMIT_SECONDS} s of CPU time"
-    if done.returncode == 0:
+    if done.returncode == 0 or "ERROR: not found: " in done.stderr + done.stdout:
         return ""
     found = re.search(r"^(?:FAILED|ERROR) (.+?)(?: - |$)", done.stdout, re.MULTILINE)
     return found[1] if found else f"exit status {done.returncode}"
@@ -99,21 +102,32 @@ def _files(tree: Path, suite: tuple[str, ...]) -> list[str]:
     return [str(path.relative_to(tree)) for path in sorted(found, key=lambda path: path.name == LAST)]
 
 
-def verdicts(names: list[str], jobs: int) -> list[Verdict]:
+def verdicts(names: list[str], jobs: int, before: Mapping[str, str]) -> list[Verdict]:
     """One per mutant and suite that must notice; those asked for, or all. Printed as they come."""
     chosen = [mutant for mutant in MUTANTS if not names or mutant.name in names]
     work = [(mutant, suite) for mutant in chosen for suite in (SUITE, *((alone,) for alone in mutant.alone))]
     found: list[Verdict] = []
     with ThreadPoolExecutor(jobs) as pool:
-        for verdict in pool.map(lambda pair: judge(*pair), work):
+        for verdict in pool.map(lambda pair: judge(*pair, before.get(told_name(*pair))), work):
             found.append(verdict)
-            where = "" if verdict.suite == SUITE else f" by {verdict.suite[0]} alone"
-            said = f"killed{where}: {verdict.killer}" if verdict.killer else f"SURVIVED{where}"
-            print(f"{verdict.mutant.name:32} {verdict.seconds:6.1f} s  {said}", flush=True)
+            said = f"noticed by {verdict.killer}" if verdict.killer else "SURVIVED"
+            print(
+                f"{told_name(verdict.mutant, verdict.suite):32} {verdict.seconds:6.1f} s  {said}", flush=True
+            )
     return found
 
 
 # ---------------------------------------------------------------- telling
+
+
+def told_name(mutant: Mutant, suite: tuple[str, ...]) -> str:
+    """As the table has it."""
+    return mutant.name if suite == SUITE else f"{mutant.name} ({suite[0]} alone)"
+
+
+def noticed_before(page: str) -> dict[str, str]:
+    """By the name in its table: the test that noticed."""
+    return dict(re.findall(r"^\| ([^|]+?) \| \S+\.py \| `(tests/[^`]+)` \|$", page, re.MULTILINE))
 
 
 def section(found: list[Verdict], commit: str, day: datetime.date) -> str:
@@ -130,10 +144,10 @@ def section(found: list[Verdict], commit: str, day: datetime.date) -> str:
         "|---|---|---|",
     ]
     for verdict in found:
-        where = "" if verdict.suite == SUITE else f" ({verdict.suite[0]} alone)"
+        name = told_name(verdict.mutant, verdict.suite)
         why = verdict.mutant.survives or "to be explained"
         told = f"`{verdict.killer}`" if verdict.killer else f"nobody: {why}"
-        lines.append(f"| {verdict.mutant.name}{where} | {verdict.mutant.file} | {told} |")
+        lines.append(f"| {name} | {verdict.mutant.file} | {told} |")
     return "\n".join(lines) + "\n"
 
 
@@ -151,13 +165,13 @@ def main() -> int:
     parser.add_argument("--docs", type=Path, help="page whose section is rewritten")
     parser.add_argument("--jobs", type=int, default=1)
     options = parser.parse_args()
-    found = verdicts(options.names, options.jobs)
+    page = options.docs.read_text(encoding="utf-8") if options.docs else ""
+    found = verdicts(options.names, options.jobs, noticed_before(page))
     unexplained = [v.mutant.name for v in found if not v.killer and not v.mutant.survives]
     if options.docs:
         git = ("git", "rev-parse", "--short", "HEAD")
         commit = subprocess.run(git, cwd=ROOT, capture_output=True, text=True).stdout.strip()
         text = section(found, commit, datetime.date.today())
-        page = options.docs.read_text(encoding="utf-8")
         options.docs.write_text(replace_section(page, text), encoding="utf-8")
     noticed = sum(bool(verdict.killer) for verdict in found)
     print(f"{noticed} of {len(found)} noticed; unexplained: {unexplained or 'none'}")

@@ -34,11 +34,11 @@ REPLACE = """\
             both = np.flatnonzero((ours != 0) & (theirs != 0))
             if len(both):
                 pool, entries = self._tree.pools[component], node.pages[component].copy()
-                self._adopt(holding, component, ours[both])
+                pool.adopt(ours[both], owner_of(holding.row))
                 entries[both + (first - start)] = ours[both]
                 self._tree._replace(node, component, entries.tobytes(), (entries != 0).tobytes())
                 pool.reference(theirs[both])
-                pool._state[theirs[both]] = -2
+                pool._state[theirs[both]] = -1
                 pool.unreference(theirs[both])
                 pool.release(theirs[both])
 """
@@ -127,7 +127,12 @@ MUTANTS = (
         "first = start",
     ),
     Mutant("publish-leaves-empty-tails", "cache.py", "            self.tree.trim(path.end)\n", ""),
-    Mutant("publish-is-no-use", "cache.py", "            self._use(path, holding, hit=False)\n", ""),
+    Mutant(
+        "publish-is-no-use",
+        "cache.py",
+        "            self.tree.use(path, keep, hit=False, priority=holding.priority)\n",
+        "",
+    ),
     Mutant(
         "holes-uncounted",
         "publish.py",
@@ -201,7 +206,12 @@ MUTANTS = (
         "begun_nowhere = False",
     ),
     Mutant("inexact-published", "cache.py", "            self._give_up_inexact(holding)\n", ""),
-    Mutant("admission-is-no-use", "cache.py", "        self._use(hit.path, holding, hit=True)\n", ""),
+    Mutant(
+        "admission-is-no-use",
+        "cache.py",
+        "        self.tree.use(hit.path, holding.keeps(self.grids), hit=True, priority=holding.priority)\n",
+        "",
+    ),
     # ------------------------------------------------------------ extend, truncate, slide, drop
     Mutant(
         "extend-into-the-last-page",
@@ -249,7 +259,7 @@ MUTANTS = (
     Mutant(
         "row-names-what-it-let-go",
         "rows.py",
-        "        entries[...] = 0\n",
+        "        entries[...] = _NONE\n",
         "",
     ),
     Mutant(
@@ -488,7 +498,7 @@ MUTANTS = (
     Mutant(
         "idle-miscounted",
         "pool.py",
-        "            self.idle -= len(index) - int(count_nonzero(state - _TREE))",
+        "            self.idle -= len(index) - int(_count_nonzero(state))",
         "            self.idle -= len(index)",
     ),
     Mutant("give-not-undone", "pool.py", "        self._journal.log(self._pop, index, owner)\n", ""),
@@ -496,7 +506,7 @@ MUTANTS = (
     Mutant(
         "row-not-undone",
         "rows.py",
-        "        self._journal.log(self._restore, row, start, entries.copy())\n",
+        "        self._journal.log(self._restore, row, start, before)\n",
         "",
     ),
     Mutant(
@@ -537,6 +547,11 @@ MUTANTS = (
         "        node.runs, node.resident = tuple(runs), tuple(resident)\n",
     ),
     Mutant("ascending-out-of-order", "order.py", "or entry > ascending[-1])", "or True)"),
+    Mutant("price-of-what-is-useless", "tree.py", "elif price and earliest >= price.island:", "elif price:"),
+    Mutant("batch-of-what-is-read", "reclaim.py", "    while 0 in idle:", "    while False:"),
+    Mutant("batch-before-others", "order.py", "not entry < until or (heap", "(heap"),
+    Mutant("batch-before-its-heap", "order.py", " or (heap and heap[0] < entry):", ":"),
+    Mutant("batch-of-what-was-used-since", "order.py", " or link.last != entry[1]:", ":"),
     Mutant("least-of-one-queue", "order.py", "heap[0] < ascending[0] if heap and ascending", "False if heap"),
     Mutant(
         "read-of-anybody",

@@ -25,6 +25,15 @@ from transom.errors import TransomError
 
 INTERRUPTED = 130
 
+HELP = """\
+Serves language models that mix full and sliding-window attention.
+
+  transom serve                    an OpenAI-compatible server on http://127.0.0.1:8000
+  transom generate "The capital of France is"
+  transom story                    how the cache works, in your terminal
+  transom COMMAND --help           each has examples
+"""
+
 COMMANDS = (
     serve,
     chat,
@@ -45,13 +54,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """The exit status: 0, 1 for what went wrong, 2 for usage."""
     streams.complete()
     words = list(sys.argv[1:] if arguments is None else arguments)
-    parser, commands = parsers()
+    parser, _ = parsers()
     options, unknown = parser.parse_known_args(words)
     if options.command is None:
         parser.refuse_unknown(unknown)
         parser.print_help()
         return USAGE_ERROR
-    commands[options.command].refuse_unknown(unknown)
+    options.parser.refuse_unknown(unknown)
     run: Callable[[argparse.Namespace], None] = options.run
     try:
         run(options)
@@ -80,7 +89,7 @@ def parsers() -> tuple[Parser, dict[str, Parser]]:
     """The whole command line, and the parser of each command by name."""
     parser = Parser(
         prog="transom",
-        description="Serves language models that mix full and sliding-window attention.",
+        description=HELP,
         epilog=GEMMA_HELP,
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,

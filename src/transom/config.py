@@ -30,17 +30,25 @@ class EngineConfig:
     """What the engine is built from. `None` means: chosen at start, and printed."""
 
     model: str | None = None
-    """A GGUF file; None is the built-in default model."""
+    """A GGUF file, or the name of a built-in model; None is the default one."""
     page_size: int = 16
+    """Tokens."""
     chunked_prefill_size: int = 512
+    """Most tokens of a step."""
     max_total_tokens: int | None = None
+    """Of full attention, with 24 windows beside them: another way to say `kv_bytes`."""
     kv_bytes: int | None = None
+    """For keys and values of all components."""
     swa_full_tokens_ratio: float | None = None
+    """Tokens of the window's pool for each of the full one's; None: they share their bytes."""
     max_running_requests: int = 32
     disable_radix_cache: bool = False
+    """No prefix is kept once its request has ended."""
     threads: int | None = None
     paranoid: bool = False
+    """Check all invariants after every step."""
     kv_dtype: str = "float16"
+    """In which keys and values are kept: the one setting that changes bits."""
     cache_policy: str = "value"
     schedule_policy: str = "lpm"
     target_itl_ms: float | None = None

@@ -12,14 +12,16 @@ from collections import deque
 from collections.abc import Generator, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
-from typing import Any, TypedDict, Unpack, cast
+from typing import Any, Protocol, Self, TypedDict, TypeVar, Unpack, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
+from transom import wire
 from transom.config import EngineConfig
 from transom.engine.engine import Engine, load_engine
 from transom.errors import BadRequest, TransomError
+from transom.kv.explain import Explanation
 from transom.sched.turn import Abort, Command, Submit
 from transom.text.detokenize import Detokenizer
 from transom.text.stops import StopMatcher
@@ -28,6 +30,7 @@ from transom.values import (
     Ended,
     Event,
     FinishReason,
+    Logprobs,
     PromptScored,
     Request,
     RequestId,
@@ -41,20 +44,32 @@ from transom.weights.tokenizer import load_tokenizer
 Prompt = str | Sequence[int] | NDArray[np.integer]
 """Text, or token ids as they are."""
 
+Heard = TypeVar("Heard")
+Told = TypeVar("Told", covariant=True)
+
 
 class Options(TypedDict, total=False):
     """How to generate. Absent: greedy, 16 tokens, no stop strings."""
 
     max_tokens: int
+    """From 0 on. An output also ends with the context."""
     temperature: float
+    """0 to 2; 0 takes the likeliest token."""
     top_k: int
+    """Only the so many likeliest tokens; 0 is all."""
     top_p: float
+    """Only the likeliest tokens that reach this probability together; 1 is all."""
     min_p: float
+    """Only tokens at least so probable, as a share of the likeliest one's; 0 is all."""
     seed: int
-    stop: Sequence[str]
+    """The same seed is the same text, 0 unless said. It is not read with temperature 0."""
+    stop: str | Sequence[str]
+    """The output ends before the first of them."""
     ignore_eos: bool
+    """Go on past the tokens that end an output."""
 
 
+SCORED = Logprobs(prompt_from=0)
 BOUNDS: dict[str, tuple[float, float]] = {
     "max_tokens": (0, 1 << 31),
     "temperature": (0, 2),
@@ -87,6 +102,15 @@ class Completion:
     usage: Usage
 
 
+@dataclass(frozen=True, slots=True)
+class Score:
+    """How probable a text is. `logprobs[i]` is of `token_ids[i + 1]`: the first token has none."""
+
+    token_ids: tuple[int, ...]
+    logprobs: tuple[float, ...]
+    usage: Usage
+
+
 class LLM:
     """Owns an engine; mutable, for one thread. Options are those of `transom.config.EngineConfig`.
 
@@ -95,9 +119,14 @@ class LLM:
     """
 
     def __init__(self, model: str | None = None, **engine: Unpack["EngineOptions"]) -> None:
-        """Raises ModelFileError and ConfigError."""
-        ready, self._engine = load_engine(EngineConfig(model=model, **engine))
+        """Loads a model: a GGUF file, a name of `transom models`, or None, the default.
+
+        Raises ModelFileError and ConfigError.
+        """
+        ready, loaded = load_engine(EngineConfig(model=model, **engine))
+        self._engine: Engine | None = loaded
         self.context = ready.context
+        """Tokens of prompt and output together that fit."""
         self.tokenizer: Tokenizer = load_tokenizer(model)
         self._ids = itertools.count(1)
         self._inboxes: dict[RequestId, deque[Event]] = {}
@@ -107,16 +136,29 @@ class LLM:
 
     @property
     def engine(self) -> Engine:
+        """What computes; its insides may change. TransomError once closed."""
+        if self._engine is None:
+            raise TransomError("this LLM is closed")
         return self._engine
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Give the memory of model and cache back. Whatever is asked later, of streams too, is refused."""
+        self._engine = None
 
     def generate(self, prompts: Prompt | Sequence[Prompt], **options: Unpack[Options]) -> list[Completion]:
         """One completion per prompt, in order. Raises BadRequest if any cannot be served: then none is."""
         outputs = [self._output(prompt, options) for prompt in _listed(prompts)]
-        pieces: dict[RequestId, list[Piece]] = {output.id: [] for output in outputs}
+        pieces: dict[RequestId, list[Piece]] = {output.request.id: [] for output in outputs}
         with closing(self._run(outputs)) as run:
             for request, piece in run:
                 pieces[request].append(piece)
-        return [_joined(pieces[output.id]) for output in outputs]
+        return [_joined(pieces[output.request.id]) for output in outputs]
 
     def stream(self, prompt: Prompt, **options: Unpack[Options]) -> Generator[Piece, None, None]:
         """Pieces as they come. Closing the generator ends the request. Raises BadRequest."""
@@ -124,18 +166,39 @@ class LLM:
             for _, piece in pieces:
                 yield piece
 
+    def score(self, prompts: Prompt | Sequence[Prompt]) -> list[Score]:
+        """Of each text, how probable its tokens are, in order; nothing is generated. Raises BadRequest.
+
+        The bits are those that `generate` told when it chose the same tokens, whatever is cached.
+        """
+        scorings = [_Scoring(self._request(prompt, {"max_tokens": 0}, SCORED)) for prompt in _listed(prompts)]
+        with closing(self._run(scorings)) as run:
+            scores = dict(run)
+        return [scores[scoring.request.id] for scoring in scorings]
+
+    def explain(self, prompt: Prompt) -> Explanation:
+        """What of a prompt is in memory, and why no more. Changes nothing."""
+        cache = self.engine.cache
+        return cache.explain(cache.namespace(RequestId(0), ""), self._tokens(prompt))
+
+    def stats(self) -> wire.Stats:
+        """What was done since the engine was loaded, and the pools as they are."""
+        return self.engine.stats()
+
     def _output(self, prompt: Prompt, options: Options) -> "_Output":
         _check(options)
-        tokens = self._tokens(prompt)
-        stop_ids = frozenset() if options.get("ignore_eos") else self.tokenizer.stop_ids
-        request = Request(
-            id=RequestId(next(self._ids)),
-            prompt=tokens,
-            max_tokens=options.get("max_tokens", 16),
-            stop_ids=stop_ids,
-            sampling=_sampling(options),
-        )
+        request = self._request(prompt, options, Logprobs())
         return _Output(request, self.tokenizer.detokenizer(), options.get("stop", ()))
+
+    def _request(self, prompt: Prompt, options: Options, logprobs: Logprobs) -> Request:
+        return Request(
+            id=RequestId(next(self._ids)),
+            prompt=self._tokens(prompt),
+            max_tokens=options.get("max_tokens", 16),
+            stop_ids=frozenset() if options.get("ignore_eos") else self.tokenizer.stop_ids,
+            sampling=_sampling(options),
+            logprobs=logprobs,
+        )
 
     def _tokens(self, prompt: Prompt) -> Tokens:
         if isinstance(prompt, str):
@@ -150,41 +213,44 @@ class LLM:
             raise BadRequest(f"a prompt is a text, or token ids, integers from 0 to {last}", param="prompt")
         return ids.astype(np.int32)
 
-    def _run(self, outputs: Sequence["_Output"]) -> Generator[tuple[RequestId, Piece], None, None]:
-        going = {output.id: output for output in outputs}
+    def _run(self, listeners: Sequence["_Listener[Heard]"]) -> Generator[tuple[RequestId, Heard], None, None]:
+        going = {listener.request.id: listener for listener in listeners}
         self._inboxes |= {number: deque() for number in going}
-        self._commands += [Submit(output.request) for output in outputs]
+        self._commands += [Submit(listener.request) for listener in listeners]
         try:
             while going:
                 if not any(self._inboxes[number] for number in going):
                     self._turn()
-                for output in tuple(going.values()):
-                    yield from self._heard(output)
-                    if output.ended:
-                        del going[output.id], self._inboxes[output.id]
+                for number, listener in tuple(going.items()):
+                    yield from self._heard(listener)
+                    if listener.ended:
+                        del going[number], self._inboxes[number]
         finally:
             # A caller that stopped listening, or a refused neighbour.
             self._commands += map(Abort, going)
             for number in going:
                 del self._inboxes[number]
-            self._turn()
+            if self._engine is not None:
+                self._turn()
 
-    def _heard(self, output: "_Output") -> Iterator[tuple[RequestId, Piece]]:
-        """What has come for an output; one that has met a stop string is told to end."""
-        inbox = self._inboxes[output.id]
+    def _heard(self, listener: "_Listener[Heard]") -> Iterator[tuple[RequestId, Heard]]:
+        """What has come for a request; one that has met a stop string is told to end."""
+        number = listener.request.id
+        inbox = self._inboxes[number]
         while inbox:
-            went_on = not output.stopped
-            piece = output.hear(inbox.popleft())
-            if went_on and output.stopped:
-                self._commands.append(Abort(output.id))
-            if piece is not None:
-                yield output.id, piece
+            went_on = not listener.stopped
+            gained = listener.hear(inbox.popleft())
+            if went_on and listener.stopped:
+                self._commands.append(Abort(number))
+            if gained is not None:
+                yield number, gained
 
     def _turn(self) -> None:
         """One step of all that is open. Raises BadRequest for a refused submission."""
+        engine = self.engine
         commands, self._commands = self._commands, []
         try:
-            turn = self._engine.turn(commands)
+            turn = engine.turn(commands)
         except BaseException:
             self._tell_the_lost()
             raise
@@ -196,7 +262,7 @@ class LLM:
 
     def _tell_the_lost(self) -> None:
         """A turn was interrupted, and what it said is lost: who is not there any more has ended with it."""
-        alive = set(self._engine.scheduler.unfinished())
+        alive = set(self.engine.scheduler.unfinished())
         for request in self._inboxes.keys() - alive:
             self._inboxes[request].append(
                 Ended(request, FinishReason.ERROR, Usage(0, 0, 0), "its step was interrupted")
@@ -216,14 +282,58 @@ class EngineOptions(TypedDict, total=False):
     threads: int
     paranoid: bool
     kv_dtype: str
+    cache_policy: str
+    schedule_policy: str
+    target_itl_ms: float
+
+
+class _Listener(Protocol[Told]):
+    """Whoever made a request, and makes something of its events."""
+
+    @property
+    def request(self) -> Request: ...
+
+    @property
+    def stopped(self) -> bool:
+        """It wants no more, though the engine would go on."""
+        ...
+
+    @property
+    def ended(self) -> bool: ...
+
+    def hear(self, event: Event) -> Told | None:
+        """What the caller gains by it. TransomError if the engine gave up."""
+        ...
+
+
+class _Scoring:
+    """A prompt's log-probabilities as they come. Mutable."""
+
+    stopped = False
+
+    def __init__(self, request: Request) -> None:
+        self.request = request
+        self.ended = False
+        self._logprobs: list[float] = []
+
+    def hear(self, event: Event) -> Score | None:
+        match event:
+            case PromptScored():
+                self._logprobs += [choice.logprob for choice in event.scores]
+            case Ended():
+                self.ended = True
+                _raise_if_failed(event)
+                return Score(tuple(self.request.prompt.tolist()), tuple(self._logprobs), event.usage)
+            case TokenChosen():
+                raise AssertionError(event)
+        return None
 
 
 class _Output:
     """One output in the making. Mutable."""
 
-    def __init__(self, request: Request, detokenizer: Detokenizer, stop: Sequence[str]) -> None:
+    def __init__(self, request: Request, detokenizer: Detokenizer, stop: str | Sequence[str]) -> None:
         self.request = request
-        self.id = request.id
         self.stopped = False
         """By a stop string; what the engine made beyond it is not told."""
         self.ended = False
@@ -232,7 +342,6 @@ class _Output:
         self._tokens = 0
 
     def hear(self, event: Event) -> Piece | None:
-        """What the caller gains by it. TransomError if the engine gave up."""
         match event:
             case Ended():
                 return self._end(event)
@@ -248,8 +357,7 @@ class _Output:
 
     def _end(self, event: Ended) -> Piece:
         self.ended = True
-        if event.reason is FinishReason.ERROR:
-            raise TransomError(event.message or "the engine gave up on this request")
+        _raise_if_failed(event)
         text = "" if self.stopped else self._released(self._detokenizer.finish())
         if not self.stopped:
             text += self._stops.finish()
@@ -260,6 +368,11 @@ class _Output:
         released = self._stops.feed(said)
         self.stopped = released.stop is not None
         return released.text
+
+
+def _raise_if_failed(event: Ended) -> None:
+    if event.reason is FinishReason.ERROR:
+        raise TransomError(event.message or "the engine gave up on this request")
 
 
 def _joined(pieces: Sequence[Piece]) -> Completion:
@@ -313,4 +426,4 @@ def _sampling(options: Options) -> Sampling:
     )
 
 
-__all__ = ["LLM", "Completion", "EngineOptions", "Options", "Piece", "Prompt"]
+__all__ = ["LLM", "Completion", "EngineOptions", "Options", "Piece", "Prompt", "Score"]

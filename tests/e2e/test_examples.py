@@ -34,7 +34,7 @@ def test_a_shared_prefix_is_found_in_memory() -> None:
     assert len(cached) == 3 and cached[0] == 0 and min(cached[1:]) > 400
 
 
-def test_rollouts_have_the_log_probabilities_of_a_cold_run() -> None:
+def test_rollouts_have_the_log_probabilities_of_a_cold_scoring() -> None:
     assert "to the bit" in run("rollouts.py")
 
 

@@ -31,6 +31,7 @@ from transom.fuzz.draw import Drawer
 from transom.fuzz.driver import Driver
 from transom.fuzz.operations import Setting
 from transom.fuzz.world import Job, World
+from transom.kv.pool import TREE
 
 
 def reader_of_a_tombstone() -> tuple[World, Job]:
@@ -277,7 +278,7 @@ def test_t_14_a_prompt_that_is_wholly_cached_computes_its_last_token_in_a_page_o
     world = SchedulerWorld(page=4, windows=(4,), pages=(40, 40), chunk=64, context=32)
     world.submit(up_to(8), 1)
     world.drain()
-    pages = [world.cache.pools[c].owners() == -1 for c in (FULL, WINDOW)]
+    pages = [world.cache.pools[c].owners() == TREE for c in (FULL, WINDOW)]
     before = [stored[mask].copy() for stored, mask in zip(world.runner.stored, pages, strict=True)]
     again = [world.submit(up_to(8), 1) for _ in range(2)]
     world.step()

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 import pytest
 
 from transom.kv.journal import Journal
-from transom.kv.order import CachePolicy, Clock, Link, Order, Price
+from transom.kv.order import USEFUL, CachePolicy, Clock, Link, Order, Price
 
 
 @dataclass
@@ -167,3 +167,29 @@ def test_a_first_listing_that_was_undone_leaves_no_age(policy: CachePolicy) -> N
         shelf.order.enter(first)
     assert second.serial < first.serial and second.last < first.last
     assert shelf.all() == shelf.empty() == "acb"
+
+
+def test_who_has_what_nobody_needs_is_known_in_turn_up_to_the_first_that_is_not_sure() -> None:
+    shelf = Shelf(CachePolicy.VALUE, "abcdef")
+    for link in shelf.links.values():
+        link.item.price = link.price = Price(0, 10, 10)
+    with shelf.journal.transaction():
+        for name in "abcdef":
+            shelf.order.refresh(shelf.links[name])
+    assert shelf.order.victim() is shelf.links["a"]
+
+    def useless(until: tuple[int, float, float] = USEFUL) -> str:
+        return "".join(thing.name for thing, _ in shelf.order.useless(until))
+
+    assert useless() == "abcdef"
+    assert useless((0, shelf.links["c"].last, 0.0)) == "ab"
+    shelf.use("e")
+    assert useless() == "abcd", "e was used since: the queue has it at its old place"
+    shelf.links["d"].price = None
+    assert useless() == "abc", "nobody knows what d has"
+    with shelf.journal.transaction():
+        shelf.order.park(shelf.links["b"])
+    assert useless() == "a"
+    with shelf.journal.transaction():
+        shelf.order.bound(shelf.links["f"])
+    assert useless() == "", "f may be before all"

@@ -2,6 +2,7 @@
 
 from tests.kv.world import World
 
+from transom.kv.pool import TREE
 from transom.values import Chunked, Full, State
 
 
@@ -39,7 +40,7 @@ def test_a_request_that_ends_at_a_cut_leaves_its_own_page_instead_of_a_copy() ->
     world.drop(job)
     assert world.cache.pending_copies() == ()
     world.audit()
-    assert world.cache.pools[1].owners()[own] == -1 and world.cache.pools[1].tree == 1
+    assert world.cache.pools[1].owners()[own] == TREE and world.cache.pools[1].tree == 1
 
 
 def test_who_was_to_copy_from_a_copy_not_run_yet_copies_from_the_page_left() -> None:

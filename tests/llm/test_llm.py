@@ -1,6 +1,9 @@
 """The engine in one's own process, on a tiny random hybrid."""
 
+import dataclasses
+import gc
 import itertools
+import weakref
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -10,8 +13,9 @@ import pytest
 from tests.tiny import BOS, write_tiny_gguf
 
 from transom import LLM
+from transom.config import EngineConfig
 from transom.errors import BadRequest, ConfigError, ModelFileError, RequestTooLarge, TransomError
-from transom.llm import Completion, Piece
+from transom.llm import Completion, EngineOptions, Piece
 from transom.values import FinishReason, RequestId, StepResult, StepWork
 
 PROMPTS = [
@@ -224,6 +228,75 @@ def test_other_work_within_a_stream_does_not_disturb_it(llm: LLM) -> None:
         if len(pieces) == 3:
             assert content(llm.generate(PROMPTS[1], max_tokens=40, **SAMPLED)[0]) == other
     assert content(joined(pieces)) == expected
+
+
+# ---------------------------------------------------------------- scores, explanations, counts
+
+
+@pytest.mark.parametrize("prompt", PROMPTS)
+def test_a_score_has_the_bits_of_the_output_it_scores(path: str, llm: LLM, prompt: str) -> None:
+    """Cold by another engine, and where all of it is cached."""
+    output = llm.generate(prompt, max_tokens=20, **SAMPLED)[0]
+    whole = [*llm.tokenizer.encode(prompt).tolist(), *output.token_ids]
+    cold = LLM(path, disable_radix_cache=True, chunked_prefill_size=7, threads=1)
+    for score in (*llm.score([whole]), *cold.score([whole])):
+        assert list(score.token_ids) == whole
+        assert len(score.logprobs) == len(whole) - 1
+        assert score.logprobs[-20:] == output.logprobs
+
+
+def test_scores_come_in_order_and_a_lone_token_has_none(llm: LLM) -> None:
+    scores = llm.score([[BOS], *PROMPTS])
+    assert [len(score.logprobs) for score in scores] == [
+        0,
+        *(len(llm.tokenizer.encode(prompt)) - 1 for prompt in PROMPTS),
+    ]
+    assert scores[1] == llm.score(PROMPTS[0])[0]
+    with pytest.raises(RequestTooLarge):
+        llm.score([[5], [5] * (llm.context + 1)])
+
+
+def test_an_explanation_tells_what_a_prompt_would_find(llm: LLM) -> None:
+    prompt = "a text that only this test has, and long enough for pages"
+    assert llm.explain(prompt).start < 4
+    tokens = llm.generate(prompt, max_tokens=1)[0].usage.prompt_tokens
+    assert tokens - 5 <= llm.explain(prompt).start < tokens
+
+
+def test_stats_count_what_was_done(llm: LLM) -> None:
+    before = llm.stats()
+    llm.generate(PROMPTS[:3], max_tokens=5, ignore_eos=True)
+    after = llm.stats()
+    assert after.requests_finished - before.requests_finished == 3
+    assert after.generated_tokens - before.generated_tokens == 15
+
+
+def test_every_setting_of_the_engine_is_a_keyword() -> None:
+    settings = {field.name: field.default for field in dataclasses.fields(EngineConfig)}
+    assert set(EngineOptions.__annotations__) == settings.keys() - {"model"}
+
+
+# ---------------------------------------------------------------- the end
+
+
+def test_a_closed_engine_gives_its_memory_back_and_refuses(path: str) -> None:
+    with LLM(path, threads=1) as llm:
+        stream = llm.stream(PROMPTS[0], max_tokens=1000, ignore_eos=True)
+        next(stream)
+        store = weakref.ref(llm.engine.store)
+    gc.collect()
+    assert store() is None
+    for ask in (lambda: next(stream), lambda: llm.generate("the"), lambda: llm.score("the"), llm.stats):
+        with pytest.raises(TransomError, match="this LLM is closed"):
+            ask()
+    llm.close()
+
+
+def test_a_stream_that_outlives_its_engine_may_be_dropped(path: str) -> None:
+    with LLM(path, threads=1) as llm:
+        stream = llm.stream(PROMPTS[0], max_tokens=1000, ignore_eos=True)
+        next(stream)
+    stream.close()
 
 
 # ---------------------------------------------------------------- refusals

@@ -5,7 +5,7 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
-from tools.mutants import HEADING, ROOT, SUITE, Verdict, replace_section, section
+from tools.mutants import HEADING, ROOT, SUITE, Verdict, noticed_before, replace_section, section
 from tools.wrong_edits import KV, MUTANTS, Mutant
 
 BY_NAME = {mutant.name: mutant for mutant in MUTANTS}
@@ -41,4 +41,5 @@ def test_the_section_is_replaced_and_what_follows_stays() -> None:
     page = replace_section(f"# Proof\n\n{HEADING}\n\nold\n\n## Next\n\nkept\n", text)
     assert "old" not in page and page.endswith("## Next\n\nkept\n") and "1 of 1" in page
     assert replace_section(page, text) == page
+    assert noticed_before(page) == {MUTANTS[0].name: "tests/x.py::test_y"}
     assert Counter(re.findall(r"^## .*$", page, re.MULTILINE)) == {HEADING: 1, "## Next": 1}

@@ -80,7 +80,7 @@ def test_an_unknown_flag_suggests_the_nearest() -> None:
         (("serve", "--kv-bytes", "lots"), "512M"),
         (("serve", "--log-level", "loud"), "--log-level"),
         (("serve", "--log-format", "xml"), "--log-format"),
-        (("generate",), "text"),
+        (("generate",), "TEXT"),
         (("sevre",), "serve"),
     ],
 )

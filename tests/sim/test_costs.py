@@ -1,27 +1,43 @@
 """What a step takes: counted from its spans, fitted, written and read."""
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from transom.errors import ConfigError
+from transom.kv.cache import HybridCache
+from transom.kv.layout import CacheLayout
 from transom.sim.costs import Load, MachineCost, load_of, read_cost, write_cost
 from transom.sim.fit import Timed, fit, non_negative
 from transom.sim.shapes import ASSUMED, SHAPES, assumed_cost, shape_of
 from transom.values import Full, PageCopy, RequestId, Sampling, SpanWork, StepWork, Window
 
+NO_KEYS = (0, 0, 0, 0, 0, 0)
 
-def span(start: int, count: int, *, chooses: bool) -> SpanWork:
+
+def span(start: int, count: int, *, chooses: bool, row: int = 0) -> SpanWork:
     sampling = Sampling() if chooses else None
-    return SpanWork(RequestId(1), 0, start, np.zeros(count, np.int32), sampling)
+    return SpanWork(RequestId(row), row, start, np.zeros(count, np.int32), sampling)
+
+
+def cache_of_pages(rows: Sequence[Sequence[int]], page_size: int) -> HybridCache:
+    """With a full component and a window of 4 whose rows name these pages, whoever owns them."""
+    layout = CacheLayout((Full(), Window(4)), (64, 64), page_size, len(rows), 64)
+    cache = HybridCache(layout)
+    for component in cache.rows:
+        for row, pages in enumerate(rows):
+            component.table[row, : len(pages)] = pages
+    return cache
 
 
 def test_a_step_is_counted_key_by_key() -> None:
     work = StepWork((span(9, 1, chooses=True), span(2, 4, chooses=False)), (PageCopy(0, 1, 2, 3),))
     chunk = range(2, 6)
-    assert load_of(work, 4) == Load(
+    cache = cache_of_pages([[1, 2, 3, 4, 5]], 2)
+    assert load_of(work, 4, cache) == Load(
         spans=2,
         tokens=5,
         choices=1,
@@ -30,8 +46,19 @@ def test_a_step_is_counted_key_by_key() -> None:
         decode_near=4,
         chunk_keys=sum(p + 1 for p in chunk),
         chunk_near=sum(min(p + 1, 4) for p in chunk),
+        fresh_keys=10,
+        fresh_near=4,
     )
-    assert load_of(work, 0).decode_near == load_of(work, 0).chunk_near == 0
+    assert load_of(work, 0, cache).decode_near == load_of(work, 0, cache).chunk_near == 0
+
+
+def test_keys_on_pages_that_two_rows_name_are_fresh_once() -> None:
+    """Both end at 8, pages have 2: seven are read eight times; within windows, from 4, three four times."""
+    cache = cache_of_pages([[1, 2, 3, 9], [4, 5, 3, 8]], 2)
+    spans = (span(7, 1, chooses=True), span(7, 1, chooses=True, row=1))
+    load = load_of(StepWork(spans, ()), 4, cache)
+    assert (load.decode_keys, load.fresh_keys) == (16, 14)
+    assert (load.decode_near, load.fresh_near) == (8, 6)
 
 
 def test_rates_that_made_the_times_are_found_again() -> None:
@@ -43,7 +70,7 @@ def test_rates_that_made_the_times_are_found_again() -> None:
     for _ in range(400):
         spans, tokens = int(chance.integers(1, 33)), int(chance.integers(1, 600))
         choices = int(chance.integers(0, spans + 1))
-        keys = [int(k) for k in chance.integers(1, 100_000, 4)]
+        keys = [int(k) for k in chance.integers(1, 100_000, 6)]
         load = Load(spans, tokens, choices, int(chance.integers(0, 3)), *keys)
         steps.append(Timed("", load, made.of(load)))
     found = fit(steps, 512)
@@ -101,8 +128,8 @@ def test_shapes_have_the_layers_that_their_models_publish() -> None:
 def test_an_assumed_gpu_reads_its_weights_once_whatever_the_batch() -> None:
     """16 GB at 3.4 TB/s are 4.7 ms; another 63 spans are 10 us each."""
     cost = assumed_cost(ASSUMED["h200"], SHAPES["llama-8b"])
-    one = cost.of(Load(1, 1, 1, 0, 0, 0, 0, 0))
-    many = cost.of(Load(64, 64, 64, 0, 0, 0, 0, 0))
+    one = cost.of(Load(1, 1, 1, 0, *NO_KEYS))
+    many = cost.of(Load(64, 64, 64, 0, *NO_KEYS))
     assert one == pytest.approx(2.5e-3 + 16e9 / 3.4e12 + 1e-5)
     assert many - one == pytest.approx(63e-5)
     assert json.dumps(cost.rates())
@@ -110,6 +137,6 @@ def test_an_assumed_gpu_reads_its_weights_once_whatever_the_batch() -> None:
 
 def test_noise_that_is_nobodys_fault_leaves_the_sum_of_times_as_it_was() -> None:
     """Half the steps take 0.6 s and half 1.4 s: of errors relative to what was seen, 0.72 s has the least."""
-    load = Load(4, 4, 4, 0, 0, 0, 0, 0)
+    load = Load(4, 4, 4, 0, *NO_KEYS)
     steps = [Timed("", load, seconds) for seconds in (0.6, 1.4)] * 20
     assert fit(steps, 0).cost.of(load) == pytest.approx(1.0)

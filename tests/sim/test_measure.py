@@ -8,7 +8,7 @@ from transom.config import EngineConfig
 from transom.engine.engine import load_engine
 from transom.sim.costs import Load
 from transom.sim.fit import fit
-from transom.sim.measure import DECODES, Batch, measure, window_of
+from transom.sim.measure import DECODES, PASSES, Batch, measure, window_of
 
 
 def test_steps_that_are_alike_are_timed_as_one_and_can_be_fitted(tmp_path: Path) -> None:
@@ -24,9 +24,11 @@ def test_steps_that_are_alike_are_timed_as_one_and_can_be_fitted(tmp_path: Path)
         (2, 25, 2),
         (2, 2, 2),
         (1, 1, 1),
-    ]
+    ] * PASSES
     first, last = loads[0], loads[-1]
     assert first.chunk_keys == 24 * 25 // 2
-    assert last == Load(1, 1, 1, 0, 24 + DECODES - 1, window_of(engine), 0, 0)
+    assert last == Load(
+        1, 1, 1, 0, 24 + DECODES - 1, window_of(engine), 0, 0, 24 + DECODES - 1, window_of(engine)
+    )
     assert all(step.seconds > 0 for step in timed)
     assert fit(timed, window_of(engine)).cost.base >= 0.0

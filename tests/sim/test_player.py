@@ -46,7 +46,7 @@ def test_keys_are_priced_by_layer_and_by_how_they_are_read() -> None:
 
 
 def test_tokens_that_are_free_cost_nothing() -> None:
-    load = Load(1, 10, 0, 0, 0, 0, 0, 0)
+    load = Load(1, 10, 0, 0, 0, 0, 0, 0, 0, 0)
     assert MachineCost(per_token=1.0, tokens_free=8).of(load) == 2.0
     assert MachineCost(per_token=1.0, tokens_free=80).of(load) == 0.0
 

@@ -13,7 +13,7 @@ from typing import Any, Protocol, TypedDict
 from transom.errors import TransomError
 from transom.kv.explain import Diverged, Evicted, Explanation, Hole, Reason
 from transom.llm import LLM
-from transom.values import RequestId, Tokens
+from transom.values import Tokens
 
 CONNECT_SECONDS = 10
 
@@ -98,9 +98,7 @@ class LocalPartner:
 
     def explain(self, messages: Sequence[Message]) -> list[str]:
         tokens = self._tokens(messages)
-        cache = self._llm.engine.cache
-        found = cache.explain(cache.namespace(RequestId(0), ""), tokens)
-        return explained(found, len(tokens))
+        return explained(self._llm.explain(tokens), len(tokens))
 
     def _tokens(self, messages: Sequence[Message]) -> Tokens:
         return self._llm.tokenizer.encode_chat(self._template.render(list(messages)))

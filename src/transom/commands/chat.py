@@ -31,14 +31,20 @@ def add(commands: Any) -> Parser:
     )
     parser.add_argument("model", nargs="?", metavar="MODEL", help=f"{MODEL_HELP}; with --url, a name there")
     parser.add_argument("--url", metavar="URL", help="talk with the server there instead")
-    parser.add_argument("--system", default="", metavar="TEXT", help="what the model is told first")
     parser.add_argument(
-        "--max-tokens", type=int, default=1024, metavar="N", help="of an answer; default %(default)s"
+        "--system", default="", metavar="TEXT", help="what the model is told before you begin"
     )
     parser.add_argument(
-        "--temperature", type=float, default=0.7, metavar="T", help="0 is greedy; default %(default)s"
+        "--max-tokens", type=int, default=1024, metavar="N", help="of an answer at most; default %(default)s"
     )
-    parser.add_argument("--seed", type=int, metavar="N", help="the same seed, the same answers")
+    parser.add_argument(
+        "--temperature",
+        type=float,
+        default=0.7,
+        metavar="T",
+        help="0 always takes the likeliest token, 1 draws as the model says, up to 2; default %(default)s",
+    )
+    parser.add_argument("--seed", type=int, metavar="N", help="the same seed, the same answers; default: any")
     return parser
 
 

@@ -18,6 +18,7 @@ Look at this machine as a server would, and say for each thing whether it is wel
   transom doctor
   transom doctor smollm2-135m-instruct --port 9000
 
+A line begins with ok, slow (it works, with less than it could have) or wrong; an arrow says what to do.
 Nothing is started, fetched or written. The exit status is 1 if something would keep a server from starting.
 """
 
@@ -34,8 +35,10 @@ def add(commands: Any) -> Parser:
         description=HELP,
     )
     parser.add_argument("model", nargs="?", metavar="MODEL", help=MODEL_HELP)
-    parser.add_argument("--host", default="127.0.0.1", help="where it would listen; default %(default)s")
-    parser.add_argument("--port", type=int, default=8000, help="default %(default)s")
+    parser.add_argument(
+        "--host", default="127.0.0.1", metavar="ADDRESS", help="where it would listen; default %(default)s"
+    )
+    parser.add_argument("--port", type=int, default=8000, metavar="N", help="default %(default)s")
     return parser
 
 

@@ -13,6 +13,8 @@ config.json, so that benchmarks and clients that want a local tokenizer folder w
 
   transom export-tokenizer tok
   transom export-tokenizer tok --model smollm2-135m-instruct
+
+A benchmark then takes the folder where it asks for a tokenizer: --tokenizer tok, or so.
 """
 
 

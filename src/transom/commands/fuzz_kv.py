@@ -24,15 +24,23 @@ def add(commands: Any) -> Parser:
         usage="transom fuzz-kv [flags]",
         description=HELP,
     )
-    parser.add_argument("--seed", type=int, default=0, metavar="N", help="the same seed, the same operations")
-    parser.add_argument("--ops", type=int, default=50_000, metavar="M", help="default %(default)s")
+    parser.add_argument(
+        "--seed",
+        type=int,
+        default=0,
+        metavar="N",
+        help="the same seed, the same operations; default %(default)s",
+    )
+    parser.add_argument(
+        "--ops", type=int, default=50_000, metavar="M", help="operations in all; default %(default)s"
+    )
     parser.add_argument("--page-size", type=int, metavar="N", help="tokens per page; default: drawn")
-    parser.add_argument("--window", type=int, metavar="N", help="tokens; default: drawn")
+    parser.add_argument("--window", type=int, metavar="N", help="tokens of the windows; default: drawn")
     parser.add_argument(
         "--mix",
         metavar="MIX",
-        help="components by letter: F full, W window, V wider window, L window beyond the context; "
-        "default: drawn",
+        help="components by letter: F full, W window, V a wider one, L one beyond the context, C chunked, "
+        "S a recurrent state; default: drawn",
     )
     parser.add_argument("--replay", metavar="FILE", help="run a printed script instead")
     return parser

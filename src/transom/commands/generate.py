@@ -15,6 +15,10 @@ Continue a text, in this process, streaming to standard output.
 
   transom generate "The capital of France is" --max-tokens 16
   transom generate "Once upon a time" --temperature 0.8 --seed 7
+  transom generate "Q: What is a door? A:" --stop "Q:"
+
+With temperature 0, the default, a text is continued alike every time; above, the seed decides. Cuts are made
+in this order: top-k, then min-p, then top-p. The text itself is not repeated.
 """
 
 
@@ -28,28 +32,52 @@ def add(commands: Any) -> Parser:
         description=HELP,
         epilog=GEMMA_HELP,
     )
-    parser.add_argument("text", help="what to continue")
+    parser.add_argument("text", metavar="TEXT", help="what to continue")
     parser.add_argument("--model", metavar="MODEL", help=MODEL_HELP)
+    _add_choice_flags(parser)
+    return parser
+
+
+def _add_choice_flags(parser: argparse.ArgumentParser) -> None:
     choice = parser.add_argument_group("how tokens are chosen")
-    choice.add_argument("--max-tokens", type=int, default=128, metavar="N", help="default %(default)s")
     choice.add_argument(
-        "--temperature", type=float, default=0.0, metavar="T", help="0, the default, is greedy"
-    )
-    choice.add_argument("--top-k", type=int, default=0, metavar="K", help="the K likeliest only; 0 is all")
-    choice.add_argument(
-        "--top-p", type=float, default=1.0, metavar="P", help="the likeliest that reach P together"
+        "--max-tokens", type=int, default=128, metavar="N", help="tokens at most; default %(default)s"
     )
     choice.add_argument(
-        "--min-p", type=float, default=0.0, metavar="P", help="at least P times the likeliest"
+        "--temperature",
+        type=float,
+        default=0.0,
+        metavar="T",
+        help="0, the default, always takes the likeliest token; 1 draws as the model says; up to 2",
+    )
+    choice.add_argument(
+        "--top-k",
+        type=int,
+        default=0,
+        metavar="K",
+        help="draw from the K likeliest tokens; 0, all, is default",
+    )
+    choice.add_argument(
+        "--top-p",
+        type=float,
+        default=1.0,
+        metavar="P",
+        help="draw from the likeliest tokens that reach probability P together; default %(default)g, all",
+    )
+    choice.add_argument(
+        "--min-p",
+        type=float,
+        default=0.0,
+        metavar="P",
+        help="draw from tokens at least P times as probable as the likeliest; default %(default)g, all",
     )
     choice.add_argument(
         "--seed", type=int, metavar="N", help="the same seed, the same text; default: another each time"
     )
     choice.add_argument(
-        "--stop", action="append", default=[], metavar="TEXT", help="end before it; repeatable"
+        "--stop", action="append", default=[], metavar="TEXT", help="end before this text; may be given again"
     )
-    choice.add_argument("--ignore-eos", action="store_true", help="go on past the model's end")
-    return parser
+    choice.add_argument("--ignore-eos", action="store_true", help="go on where the model would end")
 
 
 def _run(options: argparse.Namespace) -> None:

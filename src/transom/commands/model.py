@@ -26,7 +26,12 @@ def add_engine_flags(parser: argparse.ArgumentParser) -> None:
     """The flags that `engine_config` reads."""
     add_memory_flags(parser)
     steps = add_step_flags(parser)
-    steps.add_argument("--threads", type=int, metavar="N", help="default: the cores this process may use")
+    steps.add_argument(
+        "--threads",
+        type=int,
+        metavar="N",
+        help="threads that compute; the bits do not depend on it; default: the cores this process may use",
+    )
 
 
 def add_memory_flags(parser: argparse.ArgumentParser) -> None:
@@ -35,25 +40,37 @@ def add_memory_flags(parser: argparse.ArgumentParser) -> None:
         "--kv-bytes",
         type=size,
         metavar="SIZE",
-        help="bytes for all pools, such as 512M or 1G; default: chosen",
+        help="for keys and values of what runs and what is cached, such as 512M or 1G, in powers of 1024; "
+        "default: what --max-total-tokens 32768 takes, or the model's context if that is less",
     )
     memory.add_argument(
-        "--max-total-tokens", type=int, metavar="N", help="the same, said as tokens of the full pool"
+        "--max-total-tokens",
+        type=int,
+        metavar="N",
+        help="the same in tokens: so many in layers of full attention, and 24 windows beside them",
     )
     memory.add_argument(
         "--swa-full-tokens-ratio",
         type=float,
         metavar="R",
-        help="cut the pools: tokens of the window pool / tokens of the full pool; default: both share bytes",
+        help="give window layers a pool of their own, of R tokens for each of the full pool, 0 < R <= 1; "
+        "default: both share the bytes, and each takes what it needs",
     )
     memory.add_argument(
         "--cache-policy",
         choices=CACHE_POLICIES,
         default="value",
-        help="which cached prefixes go first when memory is short; default %(default)s",
+        help="which cached prefixes go first when memory is short: those of least value (chance of reuse x "
+        "tokens saved / bytes), least recently or least often used, oldest, or of lowest priority; "
+        "default %(default)s",
     )
     memory.add_argument(
-        "--page-size", type=int, default=16, metavar="N", help="tokens per page; default %(default)s"
+        "--page-size",
+        type=int,
+        default=16,
+        metavar="N",
+        help="tokens per page, 1 to 4096; whole pages are kept: small ones lose less of a text's end, large "
+        "ones are less work; default %(default)s",
     )
     memory.add_argument(
         "--disable-radix-cache", action="store_true", help="forget each prompt's keys and values when it ends"
@@ -68,23 +85,29 @@ def add_step_flags(parser: argparse.ArgumentParser) -> Any:
         type=int,
         default=512,
         metavar="N",
-        help="tokens of a step: smaller is smoother for running answers, larger faster; default %(default)s",
+        help="most tokens of a step, prompts and answers together: with fewer, running answers go on more "
+        "smoothly beside a long prompt; with more, the prompt is done sooner; default %(default)s",
     )
     steps.add_argument(
         "--target-itl-ms",
         type=float,
         metavar="MS",
-        help="shorten prefill in steps that answers wait for, so that they take about so long; default: no",
+        help="about the most milliseconds between two tokens of an answer: steps that answers wait for "
+        "compute less of others' prompts; default: no limit",
     )
     steps.add_argument(
         "--schedule-policy",
         choices=SCHEDULE_POLICIES,
         default="lpm",
-        help="who begins first: longest cached prefix, first come, shortest remaining, or by priority; "
-        "default %(default)s",
+        help="who of those that wait begins first: longest cached prefix, first come, fewest tokens to "
+        "compute, or highest priority; default %(default)s",
     )
     steps.add_argument(
-        "--max-running-requests", type=int, default=32, metavar="N", help="at once; default %(default)s"
+        "--max-running-requests",
+        type=int,
+        default=32,
+        metavar="N",
+        help="requests in a step at most, 1 to 4096; others wait; default %(default)s",
     )
     steps.add_argument("--paranoid", action="store_true", help="check every invariant after every step; slow")
     return steps

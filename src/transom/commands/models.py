@@ -30,8 +30,10 @@ def add(commands: Any) -> Parser:
         usage="transom models [add NAME]",
         description=HELP,
     )
-    parser.add_argument("action", nargs="?", choices=("add",), help="bring a model to this machine")
-    parser.add_argument("name", nargs="?", metavar="NAME", help="which one")
+    parser.add_argument(
+        "action", nargs="?", choices=("add",), help="bring a model here; without it, list them"
+    )
+    parser.add_argument("name", nargs="?", metavar="NAME", help="one of the list's first column")
     return parser
 
 

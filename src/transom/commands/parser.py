@@ -33,7 +33,7 @@ def add_command(commands: Any, name: str, run: Callable[[argparse.Namespace], No
     parser: Parser = commands.add_parser(
         name, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False, **words
     )
-    parser.set_defaults(run=run)
+    parser.set_defaults(run=run, parser=parser)
     return parser
 
 

@@ -39,7 +39,10 @@ def add(commands: Any) -> Parser:
     parser.add_argument("--model", metavar="MODEL", help=MODEL_HELP)
     add_engine_flags(parser)
     parser.add_argument(
-        "--log-level", choices=LOG_LEVELS, default="warning", help="on standard error; default %(default)s"
+        "--log-level",
+        choices=LOG_LEVELS,
+        default="warning",
+        help="what is said on standard error; default %(default)s",
     )
     return parser
 

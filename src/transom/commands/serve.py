@@ -17,11 +17,13 @@ Serve one model over HTTP, in the shape of OpenAI's API.
 
 Layers with full attention and layers with a sliding window keep their keys and values in pools of
 their own. What a pool cannot hold waits; what no longer fits is retracted and continued later, with the
-same output. A prompt that cannot fit at all is refused with the numbers, never cut.
+same output. A prompt that cannot fit at all is refused with the numbers, never cut. The screen that comes up
+says what was chosen; its last line is a request to paste into another terminal.
 
 Ctrl-C or SIGTERM stops it: running answers may finish, within --finish-seconds, and the exit status is 0.
 A second one stops it at once: 130. What cannot start is said in one line: 1. An engine that dies is replaced
-within seconds, until it does so five times in a minute: 1. Wrong usage: 2. See docs/endings.md.
+within seconds, until it does so five times in a minute: 1. Wrong usage: 2. All flags at length:
+docs/commands.md; endpoints, fields and metrics: docs/serving.md.
 """
 
 
@@ -37,9 +39,20 @@ def add(commands: Any) -> Parser:
     )
     parser.add_argument("model", nargs="?", metavar="MODEL", help=MODEL_HELP)
     where = parser.add_argument_group("where it listens")
-    where.add_argument("--host", default="127.0.0.1", help="address; default %(default)s, this machine only")
-    where.add_argument("--port", type=int, default=8000, help="default %(default)s; 0 picks a free one")
-    where.add_argument("--served-model-name", metavar="NAME", help="what clients call the model")
+    where.add_argument(
+        "--host",
+        default="127.0.0.1",
+        metavar="ADDRESS",
+        help="default %(default)s, this machine only; 0.0.0.0 is every network it is in, without any key",
+    )
+    where.add_argument(
+        "--port", type=int, default=8000, metavar="N", help="default %(default)s; 0 picks a free one"
+    )
+    where.add_argument(
+        "--served-model-name",
+        metavar="NAME",
+        help="what clients call the model; default: its name, or the file's without .gguf",
+    )
     add_engine_flags(parser)
     end = parser.add_argument_group("how it ends")
     end.add_argument(
@@ -47,7 +60,7 @@ def add(commands: Any) -> Parser:
         type=float,
         default=5.0,
         metavar="S",
-        help="how long answers may go on after Ctrl-C or SIGTERM; default %(default)g",
+        help="seconds that answers may go on after Ctrl-C or SIGTERM, 0 to 3600; default %(default)g",
     )
     talk = parser.add_argument_group("what it says on standard error")
     talk.add_argument(

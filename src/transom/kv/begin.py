@@ -56,6 +56,7 @@ def holding_of(
     """The holding of a request that begins at `hit`: not seated yet, nothing referenced."""
     begin = hit.begin
     assert len(shares) == len(grids), (shares, grids)
+    kept, _, _, _, exact = zip(*shares, strict=True)
     return Holding(
         request=request,
         row=row,
@@ -64,8 +65,8 @@ def holding_of(
         computed=begin.start,
         allocated=begin.start,
         published=grids[0].floor(begin.start),
-        kept=tuple([share.kept for share in shares]),
-        exact=tuple([share.exact for share in shares]),
+        kept=kept,
+        exact=exact,
         full_until=begin.full_until,
         clip=begin.clip,
     )

@@ -26,7 +26,7 @@ from transom.kv.room import Room
 from transom.kv.rows import RowTable
 from transom.kv.snapshots import SnapshotKeeper
 from transom.kv.stats import CacheStats, Counters, cache_stats
-from transom.kv.tree import TOKEN_BYTES, Path, PrefixTree, as_key
+from transom.kv.tree import TOKEN_BYTES, PrefixTree, as_key
 from transom.values import Discard, PageCopy, RequestId, Tokens
 
 __all__ = ["Begin", "CacheLayout", "Holding", "HybridCache", "Namespace", "Offer", "PrefixCaching"]
@@ -202,7 +202,10 @@ class HybridCache:
         self._require_live(holding)
         assert len(tokens) >= holding.computed, (len(tokens), holding)
         whole = self.grids[0].floor(holding.computed)
-        if whole <= holding.published or holding.reads_inexact(self.grids):
+        if whole <= holding.published:
+            return
+        keep = holding.keeps(self.grids)
+        if holding.reads_inexact(keep):
             return
         with self._journal.transaction():
             self.tree.clock.tick()  # what is stored now is used now
@@ -213,7 +216,7 @@ class HybridCache:
             for component in kept:
                 self._add_pending(self._snapshots.keep(holding, path, component, key))
             self.budget.settle()
-            self._use(path, holding, hit=False)
+            self.tree.use(path, keep, hit=False, priority=holding.priority)
             self.tree.trim(path.end)
             self._journal.assign(holding, "published", whole)
 
@@ -317,7 +320,7 @@ class HybridCache:
             if len(found.pages):
                 pool.reference(present(found.pages))
                 rows.write(holding.row, found.kept, found.pages)
-        self._use(hit.path, holding, hit=True)
+        self.tree.use(hit.path, holding.keeps(self.grids), hit=True, priority=holding.priority)
         takes = [found.takes for found in shares]
         if any(takes):
             self._take_own(holding, shares, takes)
@@ -339,10 +342,6 @@ class HybridCache:
                 copy = PageCopy(component, found.source, target, grid.copied(holding.start))
                 self._add_pending(Pending(holding, copy, pin=found.source))
         self.budget.settle()
-
-    def _use(self, path: Path, holding: Holding, *, hit: bool) -> None:
-        first = tuple([grid.keep(holding.computed) for grid in self.grids])
-        self.tree.use(path, first, hit=hit, priority=holding.priority)
 
     # ---------------------------------------------------------------- pages of a row
 

@@ -52,6 +52,10 @@ class EventBatch:
     next: int
 
 
+Stretch = tuple[int, Namespace, tuple[bytes, ...], bytes, Sequence[int]]
+"""Component, namespace, above, key, pages, as in Record."""
+
+
 class Record(NamedTuple):
     """Pages of one run that ends with `key`; `above` are the keys before, `pages` by index from the root."""
 
@@ -128,25 +132,20 @@ class EventLog:
 
     # ---------------------------------------------------------------- transitions
 
-    def record(
-        self,
-        what: What,
-        component: int,
-        namespace: Namespace,
-        above: tuple[bytes, ...],
-        key: bytes,
-        pages: Sequence[int],
-    ) -> None:
-        """`pages` of the path with these keys were stored or removed. Kept: never to be written to."""
-        if namespace.epoch != self.epoch or namespace.private is not None:
-            return
-        assert pages and what is not What.CLEARED, (what, pages)
-        request, sequence = self.request if what is What.REMOVED else None, self.next
+    def record(self, what: What, stretches: Sequence[Stretch]) -> None:
+        """Pages of these were stored or removed, in turn. Kept: never to be written to."""
+        assert what is not What.CLEARED, stretches
+        request, sequence, step = self.request if what is What.REMOVED else None, self.next, self.step
         self._journal.log(self._forget, sequence)
-        self._records.append(
-            Record(sequence, what, component, namespace, above, key, pages, self.step, request)
-        )
-        self.next = sequence + len(pages)
+        for component, namespace, above, key, pages in stretches:
+            if namespace.epoch != self.epoch or namespace.private is not None:
+                continue
+            assert pages, (what, namespace, key)
+            self._records.append(
+                Record(sequence, what, component, namespace, above, key, pages, step, request)
+            )
+            sequence += len(pages)
+        self.next = sequence
 
     def clear(self, epoch: int) -> None:
         """A new epoch: what was told before is gone."""

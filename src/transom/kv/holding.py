@@ -92,10 +92,15 @@ class Holding:
     full_until: int = 0
     clip: int = 0
 
-    def reads_inexact(self, grids: tuple[PageRule, ...]) -> bool:
-        """Whether what the next token needs begins before what may be published."""
-        assert len(self.exact) == len(grids), self
-        return any(map(lt, [grid.keep(self.computed) for grid in grids], self.exact))
+    def keeps(self, grids: tuple[PageRule, ...]) -> tuple[int, ...]:
+        """Per component: the first page that it needs to come back to the last boundary it has computed."""
+        computed = self.computed
+        return tuple([grid.keep(computed) for grid in grids])
+
+    def reads_inexact(self, keep: tuple[int, ...]) -> bool:
+        """Whether what it needs, from `keep` on, begins before what may be published."""
+        assert len(self.exact) == len(keep), (self, keep)
+        return any(map(lt, keep, self.exact))
 
     def covered(self, grid: PageRule) -> int:
         """The first entry of a component that the row does not have."""

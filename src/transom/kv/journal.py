@@ -39,16 +39,17 @@ class Journal:
         assert self._depth, "a savepoint outside a transaction"
         return Savepoint(len(self._undos))
 
-    def unwind(self, savepoint: Savepoint) -> None:
+    def unwind(self, savepoint: int) -> None:
         """Runs inverses, newest first, down to `savepoint`."""
         assert 0 <= savepoint <= len(self._undos), (savepoint, len(self._undos))
         while len(self._undos) > savepoint:
             undo, arguments = self._undos.pop()
             undo(*arguments)
 
-    def enter(self) -> Savepoint:
+    def enter(self) -> int:
+        """Where to unwind to if what begins now fails."""
         self._depth += 1
-        return Savepoint(len(self._undos))
+        return len(self._undos)
 
     def leave(self) -> None:
         assert self._depth > 0, self._depth

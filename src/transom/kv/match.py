@@ -50,7 +50,7 @@ class Hit(NamedTuple):
         start, rooted, is_repair = begin.start, grid.rooted, begin.clip > 0
         # A repair finds no window, so its row has none before its start.
         kept = grid.floor(start) if is_repair and not rooted else grid.first_entry(start)
-        found = grid.shared(grid.floor(begin.full_until if rooted else start))
+        found = grid.shared((begin.full_until if rooted else start) // grid.page_size)
         assert found <= self.path.pages, (self, component, found)
         pages = self.path.read(component, kept, found) if kept < found else NO_PAGES
         takes = 0 if rooted and begin.full_until > start else grid.own(start)

@@ -13,6 +13,7 @@ from transom.values import Tokens
 TOKEN_BYTES = 4
 NO_PAGES: Pages = np.zeros(0, dtype=np.int64)
 _TOKEN = np.dtype(np.int32)
+_PAGE = np.dtype(np.int64)
 NO_PAGE = np.array(0, dtype=np.int64)
 
 
@@ -167,7 +168,7 @@ class Path:
 
 
 def residency(runs: tuple[Run, ...]) -> tuple[bytes, ...]:
-    return tuple([(pages_of(run) != NO_PAGE).tobytes() for run in runs])
+    return tuple([(np.frombuffer(run, _PAGE) != NO_PAGE).tobytes() for run in runs])
 
 
 def shared_tokens(left: bytes, right: bytes) -> int:

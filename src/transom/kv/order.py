@@ -6,11 +6,11 @@ costs no operation on it. Whatever can lower a key pushes it anew.
 """
 
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from enum import StrEnum
 from heapq import heappop, heappush
 from itertools import count
-from math import log2
+from math import inf, log2
 from operator import itemgetter
 from typing import Generic, NamedTuple, Protocol, TypeVar
 
@@ -19,11 +19,14 @@ from transom.kv.journal import Journal
 Item = TypeVar("Item")
 Key = tuple[int, float, float]
 
+RANK_USELESS, RANK_USEFUL, RANK_PINNED = 0, 1, 2
+"""What no live boundary needs; the rest; what a user has pinned."""
+
 LEAST: Key = (-1, 0.0, 0.0)
 """Before any."""
 
-RANK_USELESS, RANK_USEFUL, RANK_PINNED = 0, 1, 2
-"""What no live boundary needs; the rest; what a user has pinned."""
+USEFUL: Key = (RANK_USEFUL, -inf, -inf)
+"""After all that is useless, before the rest."""
 
 
 class Price(NamedTuple):
@@ -40,6 +43,11 @@ class Price(NamedTuple):
     island: int = 0
     parted: bool = False
     whole: bool = False
+
+    def useful(self, gone: int) -> "Price":
+        """Once `gone` bytes are given, and nothing is left that no boundary needs."""
+        assert 0 <= gone < self.bytes, (self, gone)
+        return Price(RANK_USEFUL, self.tokens, self.bytes - gone, self.island, self.parted, self.whole)
 
 
 class Link(Generic[Item]):
@@ -69,7 +77,7 @@ class Policy(Protocol):
 
     @property
     def knows_boundaries(self) -> bool:
-        """Whether what no boundary needs goes first, and what one needs goes as a whole."""
+        """Whether what no boundary needs goes first, the oldest first, and what one needs goes as a whole."""
         ...
 
     def worth(self, link: Link[Item], price: Price) -> tuple[float, float]: ...
@@ -117,8 +125,6 @@ class LeastValuable:
     knows_boundaries = True
 
     def worth(self, link: Link[Item], price: Price) -> tuple[float, float]:
-        if price.rank == RANK_USELESS:
-            return (link.last, 0)
         chance = log2(1 + link.uses) if price.parted else 1.0
         return (link.base + chance * price.tokens / price.bytes, -link.last if price.whole else link.last)
 
@@ -162,11 +168,14 @@ class Clock:
         self.now += 1
         return self.now
 
-    def number(self) -> int:
-        """A serial number, to tell equals apart."""
-        self._journal.log(self._unnumber)
+    def draw(self) -> int:
+        """A serial number, to tell equals apart. Not logged: who draws it logs what calls `undraw`."""
         self.serial += 1
         return self.serial
+
+    def undraw(self) -> None:
+        assert self.serial > 0, self.serial
+        self.serial -= 1
 
     def inflate(self, value: float) -> None:
         if value > self.inflation:
@@ -175,10 +184,6 @@ class Clock:
     def _untick(self) -> None:
         assert self.now > 0, self.now
         self.now -= 1
-
-    def _unnumber(self) -> None:
-        assert self.serial > 0, self.serial
-        self.serial -= 1
 
 
 class Order(Generic[Item]):
@@ -221,9 +226,26 @@ class Order(Generic[Item]):
         """The place of `link`, whether listed or not."""
         price = link.price or self._price(link.item)
         rank = price.rank
-        if rank < RANK_USEFUL and not self._policy.knows_boundaries:
+        if rank < RANK_USEFUL:
+            if self._policy.knows_boundaries:
+                return (rank, link.last, 0.0)
             rank = RANK_USEFUL
         return (rank, *self._policy.worth(link, price))
+
+    def useless(self, until: Key) -> Iterator[tuple[Item, Price]]:
+        """The next victims below `until`, in turn: as far as nobody needs what they have, and who they are is
+        known without putting the queue right.
+        """
+        heap, before = self._heap, None
+        for entry in self._ascending:
+            link, price = entry[-1], entry[-1].price
+            if price is None or price.rank != RANK_USELESS or link.last != entry[1]:
+                return
+            if link.parked or not link.listed or not entry < until or (heap and heap[0] < entry):
+                return
+            if link is not before:
+                yield link.item, price
+            before = link
 
     def items(self) -> list[Item]:
         """All that are listed, the next victim first, those passed over last. Slow."""
@@ -238,14 +260,15 @@ class Order(Generic[Item]):
     def enter(self, link: Link[Item]) -> None:
         """`link` has something to give; it was not listed."""
         assert not link.listed, link.item
-        self._journal.log(self._withdraw, link)
+        if link.serial:
+            self._journal.log(self._withdraw, link)
+        else:
+            self._journal.log(self._unborn, link, (link.last, link.base, link.uses))
+            clock = self.clock
+            link.serial = link.born = clock.draw()
+            link.last, link.base, link.uses = clock.now, clock.inflation, 1
         link.listed = True
         self._listed += 1
-        if not link.serial:  # its first time
-            self._journal.log(self._unborn, link, (link.last, link.base, link.uses))
-            link.serial = self.clock.number()
-            link.born, link.last = link.serial, self.clock.now
-            link.base, link.uses = self.clock.inflation, 1
         self._push(link)
 
     def leave(self, link: Link[Item]) -> None:
@@ -267,8 +290,9 @@ class Order(Generic[Item]):
     def split(self, upper: Link[Item], lower: Link[Item]) -> None:
         """`upper`, new, takes the front of `lower` and is as much used. It is not listed yet."""
         assert not upper.listed and not upper.serial, upper.item
+        self._journal.log(self.clock.undraw)
         upper.last, upper.base, upper.uses = lower.last, lower.base, lower.uses
-        upper.born, upper.priority, upper.serial = lower.born, lower.priority, self.clock.number()
+        upper.born, upper.priority, upper.serial = lower.born, lower.priority, self.clock.draw()
 
     def refresh(self, link: Link[Item]) -> None:
         """The price of `link` may have fallen."""
@@ -349,7 +373,8 @@ class Order(Generic[Item]):
 
     def _unborn(self, link: Link[Item], before: tuple[int, float, int]) -> None:
         """It was never listed: its serial number is another's to have."""
-        assert link.listed, link.item
+        self._withdraw(link)
+        self.clock.undraw()
         link.serial = link.born = 0
         link.last, link.base, link.uses = before
 

@@ -1,10 +1,10 @@
 """Pages of one component: who owns each, and how many rows read it."""
 
+from inspect import unwrap
 from sys import byteorder
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
-from numpy._core import multiarray
 from numpy.typing import ArrayLike, NDArray
 
 from transom.errors import NoSpace
@@ -18,8 +18,10 @@ Run = bytes
 
 ID_BYTES: Final = 8
 
-FREE: Final = 0
-TREE: Final = -1
+TREE: Final = 0
+"""0, so that counting what is not 0 counts what is read."""
+FREE: Final = 0x7FFF_FFFF
+"""No row signs like that."""
 
 
 def owner_of(row: int) -> int:
@@ -40,14 +42,9 @@ def pages_of(run: Run) -> Pages:
     return np.frombuffer(run, _ID)
 
 
-def count_nonzero(entries: NDArray[Any]) -> int:
-    """Without the dispatch of np.count_nonzero, which takes three times as long as the counting."""
-    return int(multiarray.count_nonzero(entries))
-
-
 def present(entries: Pages) -> Pages:
     """`entries` without holes; mostly there are none."""
-    return entries if count_nonzero(entries) == len(entries) else entries[entries != 0]
+    return entries if _count_nonzero(entries) == len(entries) else entries[entries != 0]
 
 
 def without_holes(run: Run) -> Run:
@@ -55,6 +52,8 @@ def without_holes(run: Run) -> Run:
     return present(pages_of(run)).tobytes() if run else run
 
 
+_count_nonzero = unwrap(np.count_nonzero)
+"""Without the dispatch to other array types, which takes longer than the counting."""
 _ID = np.dtype(np.int64)
 _ONE, _TREE = np.array(1, np.int32), np.array(TREE, np.int32)
 """As arrays: numpy takes twice as long to compute with a Python number."""
@@ -118,7 +117,7 @@ class PagePool:
 
     def unreferenced(self, pages: Pages) -> int:
         """How many of `pages` no row reads; 0 is no page."""
-        return int(count_nonzero(self._state[pages] == _TREE))
+        return len(pages) - int(_count_nonzero(self._state[pages]))
 
     def is_of_tree(self, page: int) -> bool:
         assert 0 < page <= self.capacity, (self.name, page)
@@ -147,7 +146,7 @@ class PagePool:
 
     def take(self, count: int, owner: int) -> Pages:
         """`count` free pages, now private to `owner`. Raises NoSpace."""
-        assert owner > FREE and count >= 0, (owner, count)
+        assert TREE < owner < FREE and count >= 0, (owner, count)
         if count > self.free:
             raise NoSpace(self.name, count, self.free)
         pages = self._free[self.free - count : self.free][::-1].copy()
@@ -162,7 +161,7 @@ class PagePool:
     def give(self, pages: ArrayLike, owner: int) -> None:
         """Takes the private pages of `owner` back."""
         index = as_pages(pages)
-        assert owner > FREE, (owner, index)
+        assert TREE < owner < FREE, (owner, index)
         self._require(index, owner)
         self._journal.log(self._pop, index, owner)
         self._push(index)
@@ -172,7 +171,7 @@ class PagePool:
     def adopt(self, pages: ArrayLike, owner: int) -> None:
         """Private pages of `owner` become the tree's, each read by one row: the giver's."""
         index = as_pages(pages)
-        assert owner > FREE, (owner, index)
+        assert TREE < owner < FREE, (owner, index)
         self._require(index, owner)
         self._journal.log(self._disown, index, owner)
         self._state[index] = TREE - 1
@@ -200,7 +199,7 @@ class PagePool:
         self._journal.log(self._end_read, index)
         self._state[index] = state - _ONE
         if not fewest:
-            self.idle -= len(index) - int(count_nonzero(state - _TREE))
+            self.idle -= len(index) - int(_count_nonzero(state))
 
     def unreference(self, pages: ArrayLike) -> None:
         """One row less reads each of `pages`, distinct pages of the tree."""
@@ -214,7 +213,7 @@ class PagePool:
         state += _ONE
         self._state[index] = state
         if fewest == 1:
-            self.idle += len(index) - int(count_nonzero(state - _TREE))
+            self.idle += len(index) - int(_count_nonzero(state))
 
     # ---------------------------------------------------------------- inverses
 

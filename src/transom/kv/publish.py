@@ -66,7 +66,7 @@ class Publisher:
         pages = self._rows[component].read(holding.row, start, end)
         shared = holding.shared(self._grids[component])
         assert shared <= start or not pages[: shared - start].any(), (holding, component, pages)
-        self._adopt(holding, component, present(pages))
+        self._tree.pools[component].adopt(present(pages), owner_of(holding.row))
         return pages.tobytes()
 
     def _merge(self, holding: Holding, node: Node, start: int, end: int) -> None:
@@ -80,7 +80,7 @@ class Publisher:
             theirs = pages_of(node.runs[component])[first - start : end - start]
             fresh = np.flatnonzero((ours != 0) & (theirs == 0))
             if len(fresh):
-                self._adopt(holding, component, ours[fresh])
+                self._tree.pools[component].adopt(ours[fresh], owner_of(holding.row))
                 self._tree.fill(node, component, fresh + (first - start), ours[fresh])
                 self._counters.add(component, holes_filled=len(fresh))
             self._return_duplicates(holding, component, first, ours, theirs)
@@ -97,6 +97,3 @@ class Publisher:
         pool.give(ours[both], owner_of(holding.row))
         self._rows[component].write(holding.row, first, np.where(both, theirs, ours))
         self._counters.add(component, duplicates_returned=int(np.count_nonzero(both)))
-
-    def _adopt(self, holding: Holding, component: int, pages: Pages) -> None:
-        self._tree.pools[component].adopt(pages, owner_of(holding.row))

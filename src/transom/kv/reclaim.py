@@ -6,10 +6,10 @@ from operator import le
 import numpy as np
 
 from transom.kv.budget import Budget
-from transom.kv.order import RANK_USELESS, Link, Order
+from transom.kv.order import RANK_USELESS, USEFUL, Key, Link, Order
 from transom.kv.pool import ID_BYTES, Run, pages_of, without_holes
 from transom.kv.stats import Counters
-from transom.kv.tree import Node, PrefixTree, Root
+from transom.kv.tree import Node, PrefixTree, Root, Stretch
 
 
 def make_room(tree: PrefixTree, budget: Budget, counters: Counters, need: Sequence[int]) -> None:
@@ -25,8 +25,8 @@ def make_room(tree: PrefixTree, budget: Budget, counters: Counters, need: Sequen
         if count > pool.free:
             reclaim(tree, component, count - pool.free)
     while short := budget.short(need):
-        component = cheapest(tree)
-        take_from(tree, component, budget.pages_of(component, short))
+        component, until = cheapest(tree)
+        take_from(tree, component, budget.pages_of(component, short), until)
     assert all(map(le, need, [pool.free for pool in tree.pools])), (need, tree.pools)
     for component, (pool, pages) in enumerate(zip(tree.pools, before, strict=True)):
         if pool.tree < pages:
@@ -44,25 +44,33 @@ def reclaim(tree: PrefixTree, component: int, count: int) -> None:
     freed, order = Freed(tree), tree.order_of(component)
     goal = pool.free + count
     while (missing := goal - pool.free - freed.counts[component]) > 0:
-        _take(tree, component, order, missing, freed)
+        _take(tree, component, order, missing, USEFUL, freed)
     freed.release()
 
 
-def cheapest(tree: PrefixTree) -> int:
-    """The component whose next victim is worth least; one of them has an unreferenced page."""
+def cheapest(tree: PrefixTree) -> tuple[int, Key]:
+    """The component whose next victim is worth least, and what those of others are worth at least.
+
+    One of them has an unreferenced page.
+    """
     offers = []
     for group, component in enumerate(tree.groups):
         if tree.pools[component].idle:
-            offers.append((tree.orders[group].key(_victim(tree.orders[group])), group, component))
+            _victim(tree.orders[group])
+            offers.append((tree.orders[group].asked, group, component))
     assert offers, "asked for bytes when nobody has any"
-    return min(offers)[-1]
+    offers.sort()
+    return offers[0][-1], offers[1][0] if len(offers) > 1 else USEFUL
 
 
-def take_from(tree: PrefixTree, component: int, count: int) -> None:
-    """Asks the next victim, once, for `count` pages of `component`. It may have none, or give more."""
+def take_from(tree: PrefixTree, component: int, count: int, until: Key) -> None:
+    """Asks the next victim, once, for `count` pages of `component`. It may have none, or give more.
+
+    So may those after it whose key is below `until`.
+    """
     assert count > 0, (component, count)
     freed = Freed(tree)
-    _take(tree, component, tree.order_of(component), count, freed)
+    _take(tree, component, tree.order_of(component), count, until, freed)
     freed.release()
 
 
@@ -108,10 +116,13 @@ class Freed:
                 pool.release(pages_of(b"".join(runs[::-1])))
 
 
-def _take(tree: PrefixTree, component: int, order: Order[Node], count: int, freed: Freed) -> None:
-    """Of the next victim, which may have none to give."""
+def _take(tree: PrefixTree, component: int, order: Order[Node], count: int, until: Key, freed: Freed) -> None:
+    """Of the next victim, which may have none to give; of several, below `until`, what no boundary needs."""
     link = _victim(order)
     rank, worth, _ = order.asked
+    if rank == RANK_USELESS and (stretches := _useless(tree, component, order, count, until)):
+        freed.add(component, tree.vacate_stretches(component, stretches))
+        return
     taken = _take_tail if tree.rooted[component] else _take_earliest
     if not taken(tree, component, link, count, freed):
         # Somebody reads all of it. Looked at once until references end, not at every reclaim.
@@ -146,6 +157,25 @@ def _cut(tree: PrefixTree, component: int, node: Node, most: int, freed: Freed) 
     return count
 
 
+def _useless(tree: PrefixTree, component: int, order: Order[Node], most: int, until: Key) -> list[Stretch]:
+    """What the next victims have that no boundary needs, up to one with holes or readers in it."""
+    found: list[Stretch] = []
+    runs: list[Run] = []
+    for node, price in order.useless(until):
+        first = node.resident[component].find(1)
+        end = min(price.island, first + most)
+        most -= end - first
+        found.append((node, first, end))
+        runs.append(node.runs[component][first * ID_BYTES : end * ID_BYTES])
+        if not most:
+            break
+    idle = tree.pools[component].idle_among(b"".join(runs))
+    while 0 in idle:  # a hole is no page, so it is not idle
+        _, first, end = found.pop()
+        idle = idle[: first - end]
+    return found
+
+
 def _take_earliest(tree: PrefixTree, component: int, link: Link[Node], most: int, freed: Freed) -> int:
     """What no boundary needs is given page by page, the page of slack too; what one needs, as a whole."""
     node = link.item
@@ -174,7 +204,7 @@ def _vacate(tree: PrefixTree, component: int, node: Node, idle: bytes, count: in
     assert first >= 0 < count, (node, component, count)
     end = first + count
     if idle.count(1, first, end) == count:
-        freed.add(component, tree.vacate_run(node, component, first, end))
+        freed.add(component, tree.vacate_stretches(component, [(node, first, end)]))
         if end < len(idle):
             return  # it ends as it did
     else:

@@ -1,10 +1,14 @@
 """Rows: which page of one component holds which positions of which request. Kernels read the table."""
 
+from typing import Any
+
 import numpy as np
 from numpy.typing import NDArray
 
 from transom.kv.journal import Journal
 from transom.kv.pool import Pages, present
+
+_NONE = np.array(0, np.int32)
 
 
 class RowTable:
@@ -26,23 +30,24 @@ class RowTable:
     def write(self, row: int, start: int, pages: Pages) -> None:
         """Entries from `start` on become `pages`."""
         assert start >= 0, (row, start)
-        entries = self._logged(row, start, start + len(pages))
+        entries = self._entries(row, start, start + len(pages))
+        self._journal.log(self._restore, row, start, entries.copy())
         entries[...] = pages
 
     def clear(self, row: int, start: int, end: int) -> Pages:
         """Entries [start, end) become 0. Returns the pages, none of them 0, that they named."""
         assert start <= end, (row, start, end)
-        entries = self._logged(row, start, end)
-        named = present(entries.astype(np.int64))
-        entries[...] = 0
-        return named
+        entries = self._entries(row, start, end)
+        before = entries.astype(np.int64)
+        self._journal.log(self._restore, row, start, before)
+        entries[...] = _NONE
+        return present(before)
 
-    def _logged(self, row: int, start: int, end: int) -> NDArray[np.int32]:
+    def _entries(self, row: int, start: int, end: int) -> NDArray[np.int32]:
         """Entries [start, end) to be written to."""
         entries = self.table[row, start:end]
         assert len(entries) == end - start, (start, end, self.table.shape)
-        self._journal.log(self._restore, row, start, entries.copy())
         return entries
 
-    def _restore(self, row: int, start: int, before: NDArray[np.int32]) -> None:
+    def _restore(self, row: int, start: int, before: NDArray[np.integer[Any]]) -> None:
         self.table[row, start : start + len(before)] = before

@@ -28,6 +28,13 @@ __all__ = [
 ]
 
 
+HOLE = b"\0"
+"""In `resident`; in runs ID_BYTES of them."""
+
+Stretch = tuple[Node, int, int]
+"""Pages [first, end) of a node."""
+
+
 class PrefixTree:
     """Owns the nodes, and through the pools their pages. Mutable; every change is logged."""
 
@@ -112,24 +119,25 @@ class PrefixTree:
         Nodes end where a prompt or a turn ended and where a request left the path of another. A page of slack
         is for who sends the same prompt again, one token of which is to be computed.
         """
-        price = self._price_unpinned(component, node)
+        price = self._stretch(node) if self.rooted[component] else self._island(component, node)
         if not node.pinned:  # else it also changes with time
             node.links[self._groups_of[component]].price = price
         elif node.pinned > self._log.step and price.rank == RANK_USEFUL:
             return price._replace(rank=RANK_PINNED)
         return price
 
-    def _price_unpinned(self, component: int, node: Node) -> Price:
-        tokens, size = len(node.key) // TOKEN_BYTES, 0
-        if self.rooted[component]:
-            for cost, there in zip(self._costs, node.resident, strict=True):
-                size += cost * there.count(1)
-            return Price(RANK_USEFUL, tokens, size or 1, parted=node.parted, whole=self.gives_whole)
+    def _stretch(self, node: Node) -> Price:
+        size = 0
+        for cost, there in zip(self._costs, node.resident, strict=True):
+            size += cost * there.count(1)
+        return Price(RANK_USEFUL, len(node.key) // TOKEN_BYTES, size or 1, 0, node.parted, self.gives_whole)
+
+    def _island(self, component: int, node: Node) -> Price:
         there = node.resident[component]
         island = self._grids[component].island(node.start, there)
         rank = RANK_USELESS if there.find(1, 0, island) >= 0 else RANK_USEFUL
         size = self._costs[component] * there.count(1) or 1
-        return Price(rank, tokens, size, island, node.parted, self.gives_whole)
+        return Price(rank, len(node.key) // TOKEN_BYTES, size, island, node.parted, self.gives_whole)
 
     # ---------------------------------------------------------------- recency
 
@@ -180,7 +188,7 @@ class PrefixTree:
         self._link(node)
         self._relist(node)
         self._relist(end, cheaper=False)
-        self._tell_new(node, 0)
+        self._tell_from(What.STORED, node, 0)
         return node
 
     def lengthen(self, end: Node, key: bytes, runs: tuple[Run, ...]) -> Node:
@@ -189,7 +197,7 @@ class PrefixTree:
         if end.parent is not None and not end.children and not end.parted:
             size = end.size
             self._set(end, end.key + key, tuple([a + b for a, b in zip(end.runs, runs, strict=True)]))
-            self._tell_new(end, size)
+            self._tell_from(What.STORED, end, size)
             return end
         return self.grow(end, key, runs)
 
@@ -237,17 +245,34 @@ class PrefixTree:
         self._relist(node, cheaper=False)
         self._tell(What.REMOVED, node, component, (index + node.start).tolist())
 
-    def vacate_run(self, node: Node, component: int, first: int, end: int) -> Run:
-        """The same of pages [first, end), but for the pool: to it the caller gives what is returned."""
-        run, resident = node.runs[component], node.resident[component]
-        assert first < end and resident.count(1, first, end) == end - first, (node, component, first, end)
-        count = end - first
-        there = resident[:first] + bytes(count) + resident[end:]
-        left = run[: first * ID_BYTES] + bytes(count * ID_BYTES) + run[end * ID_BYTES :]
-        self._replace(node, component, left, there)
-        if 1 not in there:
+    def vacate_stretches(self, component: int, stretches: Sequence[Stretch]) -> Run:
+        """The same of several nodes, but for the pool: to it the caller gives what is returned."""
+        self._journal.log(self._restore_all, [(n, n.key, n.runs, n.resident) for n, _, _ in stretches])
+        taken, told = [], []
+        for node, first, end in stretches:
+            taken.append(self._vacate(node, component, first, end))
+            pages = range(node.start + first, node.start + end)
+            told.append((component, node.space, node.above, node.key, pages))
+        self._log.record(What.REMOVED, told)
+        return b"".join(taken[::-1])
+
+    def _vacate(self, node: Node, component: int, first: int, end: int) -> Run:
+        """Holes take the place of pages [first, end), which are returned."""
+        link, run, there = (
+            node.links[self._groups_of[component]],
+            node.runs[component],
+            node.resident[component],
+        )
+        assert first < end and there.count(1, first, end) == end - first, (node, component, first, end)
+        price, left = link.price, len(there) - first
+        there = there[:first] + there[end:].rjust(left, HOLE)
+        holes = run[: first * ID_BYTES] + run[end * ID_BYTES :].rjust(left * ID_BYTES, HOLE)
+        self._assign(node, component, holes, there)
+        earliest = there.find(1)
+        if earliest < 0:
             self._relist(node, cheaper=False)
-        self._tell(What.REMOVED, node, component, range(node.start + first, node.start + end))
+        elif price and earliest >= price.island:
+            link.price = price.useful((end - first) * self._costs[component])
         return run[first * ID_BYTES : end * ID_BYTES]
 
     def cut(self, node: Node, count: int) -> list[Run]:
@@ -255,7 +280,7 @@ class PrefixTree:
         assert not node.children and 0 < count <= node.size, (node, count)
         size = node.size - count
         taken = [run[size * ID_BYTES :] for run in node.runs]
-        self._tell_runs(What.REMOVED, node, size)
+        self._tell_from(What.REMOVED, node, size)
         if size:
             self._set(node, node.key[: size * self.page_bytes], _front(node.runs, size))
             self.trim(node)
@@ -297,25 +322,22 @@ class PrefixTree:
 
     # ---------------------------------------------------------------- events
 
-    def _tell_new(self, node: Node, first: int) -> None:
-        """Pages of `node` from `first` on are new."""
-        assert first < node.size, (node, first)
-        self._tell_runs(What.STORED, node, first)
-
-    def _tell_runs(self, what: What, node: Node, first: int) -> None:
+    def _tell_from(self, what: What, node: Node, first: int) -> None:
         """Of all that `node` has from page `first` on."""
-        start, end = node.start, node.start + node.size
+        assert node.parent is not None and first < node.size, (node, first)
+        start, told = node.start + first, []
         for component, resident in enumerate(node.resident):
-            pages: Sequence[int] = range(start + first, end)
-            if 0 in resident[first:]:
-                pages = [start + place for place in range(first, end - start) if resident[place]]
+            pages: Sequence[int] = range(start, node.start + node.size)
+            if resident.find(0, first) >= 0:
+                pages = [page for page in pages if resident[page - node.start]]
             if pages:
-                self._tell(what, node, component, pages)
+                told.append((component, node.space, node.above, node.key, pages))
+        self._log.record(what, told)
 
     def _tell(self, what: What, node: Node, component: int, pages: Sequence[int]) -> None:
         """`pages` by index from the root."""
         assert node.parent is not None, node
-        self._log.record(what, component, node.space, node.above, node.key, pages)
+        self._log.record(what, [(component, node.space, node.above, node.key, pages)])
 
     # ---------------------------------------------------------------- primitives
 
@@ -335,6 +357,9 @@ class PrefixTree:
         """Of one component, whatever the others have. `there` is its residency. Let `_relist` follow."""
         assert len(run) == len(there) * ID_BYTES, (node, component, run, there)
         self._journal.log(self._restore, node, node.key, node.runs, node.resident)
+        self._assign(node, component, run, there)
+
+    def _assign(self, node: Node, component: int, run: Run, there: bytes) -> None:
         runs, resident = list(node.runs), list(node.resident)
         runs[component], resident[component] = run, there
         node.runs, node.resident = tuple(runs), tuple(resident)
@@ -364,6 +389,10 @@ class PrefixTree:
         node.forget_prices()
         for order, link in zip(self.orders, node.links, strict=True):
             order.bound(link)
+
+    def _restore_all(self, before: list[tuple[Node, bytes, tuple[Run, ...], tuple[bytes, ...]]]) -> None:
+        for each in before:
+            self._restore(*each)
 
     def _relist(self, node: Node, *, cheaper: bool = True) -> None:
         """A node is in the orders of the components it has pages of; of rooted ones only a leaf can give.

@@ -32,7 +32,7 @@ def bench_cost(config: EngineConfig, seed: int, output: Path | None) -> None:
             "--model needs --output: simulate looks in the cache folder for the default model's"
         )
     _, engine = load_engine(config)
-    with _telling(len(BATCHES)) as told:
+    with _telling() as told:
         steps = measure(engine, BATCHES, seed, told)
     found = fit(steps, window_of(engine))
     path = output or fitted_path(DEFAULT_SHAPE)
@@ -48,13 +48,13 @@ def bench_cost(config: EngineConfig, seed: int, output: Path | None) -> None:
 
 
 @contextmanager
-def _telling(total: int) -> Iterator[Told | None]:
+def _telling() -> Iterator[Told | None]:
     if not sys.stderr.isatty():
         yield None
         return
     with Progress(console=Console(stderr=True), transient=True) as bar:
-        task = bar.add_task("timing steps", total=total)
-        yield lambda done, _: bar.update(task, completed=done)
+        task = bar.add_task("timing steps", total=None)
+        yield lambda done, total: bar.update(task, completed=done, total=total)
 
 
 def _residuals(steps: list[Timed], found: Fit) -> Table:

@@ -13,6 +13,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from transom.config import CACHE_POLICIES, EngineConfig
 from transom.errors import ConfigError
+from transom.outputs import writing
 from transom.sim.costs import MachineCost, read_cost
 from transom.sim.pictures import write_pictures
 from transom.sim.player import Played, Setting, play
@@ -26,19 +27,21 @@ from transom.sim.tracefile import read_trace, write_trace
 from transom.sim.workloads import WORKLOADS, make_trace
 from transom.weights.builtin import cache_folder
 
-ROUGH = MachineCost(
-    base=2.6e-3,
-    choosing=6.1e-3,
-    per_token=0.16e-3,
-    per_choice=0.3e-3,
-    per_decode_key=32e-9,
-    per_decode_near_key=160e-9,
-    per_chunk_key=32e-9,
-    per_chunk_near_key=160e-9,
+TWO_CORES = MachineCost(
+    choosing=16e-3,
+    per_token=420e-6,
+    per_choice=890e-6,
+    per_copy=100e-6,
+    per_decode_key=38e-9,
+    per_decode_near_key=860e-9,
+    per_chunk_key=82e-9,
+    per_chunk_near_key=350e-9,
+    per_fresh_key=410e-9,
+    per_fresh_near_key=220e-9,
     window=512,
 )
-"""The default model on two cores, from the kernel rates in docs/proof.md: bytes read / 55 GB/s, products of
-the layers / 700 G/s, of attention / 190 G/s. For a first look, where nothing was fitted."""
+"""The default model on two cores of a virtual Intel Xeon of 2.6 GHz, by `transom bench cost`;
+docs/proof.md says how near it comes. For a first look: others are twice as fast."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +80,7 @@ def simulate(asked: Asked, engine: EngineConfig) -> None:
 
 
 def cost_of(wanted: str | None, shape: str) -> tuple[MachineCost, str]:
-    """The cost model, and where it is from. Without a word: as fitted here, else rough or assumed."""
+    """The cost model, and where it is from. Without a word: as fitted here, else elsewhere, or assumed."""
     if wanted is not None and wanted in ASSUMED:
         return assumed_cost(ASSUMED[wanted], SHAPES[shape]), f"assumed for an {wanted.upper()}, not measured"
     if wanted is not None:
@@ -87,7 +90,7 @@ def cost_of(wanted: str | None, shape: str) -> tuple[MachineCost, str]:
     fitted = fitted_path(shape)
     if fitted.exists():
         return read_cost(fitted), f"fitted here: {fitted}"
-    return ROUGH, "rough figures for two cores; transom bench cost measures this machine"
+    return TWO_CORES, "fitted on two cores of a Xeon; transom bench cost measures this machine"
 
 
 def fitted_path(shape: str) -> Path:
@@ -104,7 +107,7 @@ def _trace(asked: Asked) -> Trace:
     else:
         trace = read_trace(asked.trace)
     if asked.save_trace is not None:
-        with _writing(asked.save_trace):
+        with writing(asked.save_trace):
             write_trace(trace, asked.save_trace)
     return trace
 
@@ -146,7 +149,7 @@ def _report(
         if regret is not None:
             figures["regret"] = regret.as_json()
         text = json.dumps(figures, indent=1)
-        with _writing(asked.json):
+        with writing(asked.json):
             asked.json.write_text(text + "\n", encoding="utf-8")
     pictures = [] if asked.svg is None else write_pictures(runs, asked.svg)
     console = Console(soft_wrap=True, highlight=False)
@@ -173,11 +176,3 @@ def _heading(asked: Asked, played: Played) -> str:
         f"{asked.shape}, {size / 2**20:,.0f} MiB for keys and values, pages of {layout.page_size} tokens, "
         f"context {layout.context:,}"
     )
-
-
-@contextmanager
-def _writing(path: Path) -> Iterator[None]:
-    try:
-        yield
-    except OSError as error:
-        raise ConfigError(f"{path}: {error.strerror}") from None

@@ -1,18 +1,25 @@
 """What a step takes on a machine: finer than what the scheduler learns, as it stands in for the machine."""
 
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from transom.errors import ConfigError
+from transom.kv.cache import HybridCache
 from transom.sched.costs import keys_near, keys_read
-from transom.values import StepWork
+from transom.values import Full, SpanWork, StepWork, Window
 
 
 class Load(NamedTuple):
-    """What is counted of a step. Keys are what tokens read, in spans of one token and in longer ones."""
+    """What is counted of a step. Keys are what tokens read, in spans of one token and in longer ones.
+
+    Of the keys that spans of one token read, `fresh` are those that none before in the step has read: where
+    requests share a prefix they share its pages, and who comes later finds them in the processor's caches.
+    """
 
     spans: int
     tokens: int
@@ -22,10 +29,12 @@ class Load(NamedTuple):
     decode_near: int
     chunk_keys: int
     chunk_near: int
+    fresh_keys: int
+    fresh_near: int
 
 
-def load_of(work: StepWork, window: int) -> Load:
-    """`near` keys are those within `window`, in place of all; 0 is no window."""
+def load_of(work: StepWork, window: int, cache: HybridCache) -> Load:
+    """`near` keys are those within `window`, in place of all; 0 is no window. `cache` says who reads what."""
     tokens = choices = decode_keys = decode_near = chunk_keys = chunk_near = 0
     for span in work.spans:
         start, count = span.start, len(span.tokens)
@@ -38,8 +47,30 @@ def load_of(work: StepWork, window: int) -> Load:
         else:
             chunk_keys += keys_read(start, end)
             chunk_near += keys_near(start, end, window) if window else 0
-    copies = len(work.copies)
-    return Load(len(work.spans), tokens, choices, copies, decode_keys, decode_near, chunk_keys, chunk_near)
+    decodes = [span for span in work.spans if len(span.tokens) == 1]
+    return Load(
+        spans=len(work.spans),
+        tokens=tokens,
+        choices=choices,
+        copies=len(work.copies),
+        decode_keys=decode_keys,
+        decode_near=decode_near,
+        chunk_keys=chunk_keys,
+        chunk_near=chunk_near,
+        fresh_keys=round(decode_keys * _fresh_share(cache, decodes, Full)),
+        fresh_near=round(decode_near * _fresh_share(cache, decodes, Window)),
+    )
+
+
+def _fresh_share(cache: HybridCache, spans: Sequence[SpanWork], kind: type[Full] | type[Window]) -> float:
+    """Of the first component of this kind: the pages that `spans` read / the times that they are read."""
+    kinds = [isinstance(component, kind) for component in cache.layout.components]
+    if len(spans) < 2 or not any(kinds):
+        return 1.0
+    component = kinds.index(True)
+    table, grid = cache.rows[component].table, cache.grids[component]
+    pages = np.concatenate([table[s.row, grid.needed(s.start) : grid.entries(s.end)] for s in spans])
+    return len(np.unique(pages)) / len(pages)
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +80,7 @@ class MachineCost:
     base, choosing  once for the step; once more if it chooses any token (the output head is read)
     per_span, per_token, per_choice, per_copy
                     for each; of `tokens_free` tokens the arithmetic is hidden behind reading the weights
-    per_..._key     for each key that full layers read, near: that window layers read
+    per_..._key     for each key that full layers read, near: that window layers read; fresh: as in `Load`
     window          of the window layers, in tokens; 0 is none
     """
 
@@ -63,11 +94,13 @@ class MachineCost:
     per_decode_near_key: float = 0.0
     per_chunk_key: float = 0.0
     per_chunk_near_key: float = 0.0
+    per_fresh_key: float = 0.0
+    per_fresh_near_key: float = 0.0
     tokens_free: int = 0
     window: int = 0
 
-    def seconds(self, work: StepWork) -> float:
-        return self.of(load_of(work, self.window))
+    def seconds(self, work: StepWork, cache: HybridCache) -> float:
+        return self.of(load_of(work, self.window, cache))
 
     def of(self, load: Load) -> float:
         seconds = self.base
@@ -88,6 +121,8 @@ class MachineCost:
             self.per_decode_near_key,
             self.per_chunk_key,
             self.per_chunk_near_key,
+            self.per_fresh_key,
+            self.per_fresh_near_key,
         )
 
 
@@ -107,6 +142,8 @@ def terms(load: Load, tokens_free: int) -> tuple[int, ...]:
         load.decode_near,
         load.chunk_keys,
         load.chunk_near,
+        load.fresh_keys,
+        load.fresh_near,
     )
 
 

@@ -12,20 +12,25 @@ from transom.engine.engine import Engine
 from transom.sched.turn import Submit, turn
 from transom.sim.costs import Load, load_of
 from transom.sim.fit import Timed
-from transom.values import Request, RequestId, Runner, StepResult, StepWork, Window
+from transom.values import Request, RequestId, StepResult, StepWork, Window
 
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """So many requests at once, each with a prompt of so many tokens."""
+    """So many requests at once, each with a prompt of so many tokens, the first `shared` of them alike."""
 
     requests: int
     prompt_tokens: int
+    shared: int = 0
+
+    def __str__(self) -> str:
+        alike = f" ({self.shared} alike)" if self.shared else ""
+        return f"{self.requests} x {self.prompt_tokens}{alike}"
 
 
 BATCHES = tuple(
-    Batch(requests, prompt)
-    for requests, prompt in (
+    Batch(*numbers)
+    for numbers in (
         (1, 24),
         (1, 190),
         (1, 700),
@@ -44,8 +49,15 @@ BATCHES = tuple(
         (20, 220),
         (24, 90),
         (32, 30),
+        (3, 2_200, 2_080),
+        (6, 850, 800),
+        (10, 1_250, 1_200),
+        (14, 300, 240),
+        (24, 640, 600),
     )
 )
+PASSES = 2
+"""Each batch so often, with other prompts: what a machine does for some seconds should not fit a rate."""
 DECODES = 12
 """Tokens of each answer."""
 
@@ -53,26 +65,31 @@ Told = Callable[[int, int], None]
 
 
 class _Watched:
-    """A runner that says what it is given. Mutable: it keeps the step until it is taken."""
+    """A runner that says what it is given. Mutable: it keeps a step's load until it is taken.
 
-    def __init__(self, runner: Runner) -> None:
-        self._runner = runner
-        self.works: list[StepWork] = []
+    It counts while rows still name the pages of what ends with the step: microseconds of its milliseconds.
+    """
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        self._window = window_of(engine)
+        self.loads: list[Load] = []
 
     def run(self, work: StepWork) -> StepResult:
-        self.works.append(work)
-        return self._runner.run(work)
+        self.loads.append(load_of(work, self._window, self._engine.cache))
+        return self._engine.runner.run(work)
 
 
 def measure(engine: Engine, batches: Sequence[Batch], seed: int, told: Told | None = None) -> list[Timed]:
-    """Steps of all batches, in order, those that are alike as one. The first batch runs once more before."""
+    """Steps of all batches, in order, those of one that are alike as one. The first also runs once before."""
     chance = np.random.default_rng(seed)
     _run(engine, batches[0], chance)
     steps: list[Timed] = []
-    for number, batch in enumerate(batches):
+    runs = [*batches] * PASSES
+    for number, batch in enumerate(runs):
         steps += _alike(_run(engine, batch, chance), batch)
         if told is not None:
-            told(number + 1, len(batches))
+            told(number + 1, len(runs))
     return steps
 
 
@@ -84,7 +101,7 @@ def window_of(engine: Engine) -> int:
 
 def _run(engine: Engine, batch: Batch, chance: np.random.Generator) -> list[tuple[Load, float]]:
     """Every step until all have ended: what it was and how long the whole turn took."""
-    runner = _Watched(engine.runner)
+    runner = _Watched(engine)
     commands = [Submit(request) for request in _requests(engine, batch, chance)]
     steps: list[tuple[Load, float]] = []
     while True:
@@ -96,12 +113,13 @@ def _run(engine: Engine, batch: Batch, chance: np.random.Generator) -> list[tupl
             raise taken.failure
         if taken.idle is not None:
             return steps
-        steps.append((load_of(runner.works.pop(), window_of(engine)), seconds))
+        steps.append((runner.loads.pop(), seconds))
 
 
 def _requests(engine: Engine, batch: Batch, chance: np.random.Generator) -> list[Request]:
     vocabulary = engine.model.spec.vocabulary
     prompts = chance.integers(0, vocabulary, (batch.requests, batch.prompt_tokens), dtype=np.int32)
+    prompts[:, : batch.shared] = prompts[0, : batch.shared]
     first = engine.scheduler.stats().finished
     return [Request(RequestId(first + number), prompt, DECODES) for number, prompt in enumerate(prompts)]
 
@@ -114,6 +132,6 @@ def _alike(steps: Sequence[tuple[Load, float]], batch: Batch) -> list[Timed]:
     timed = []
     for (spans, tokens, _), group in groups.items():
         loads = np.array([load for load, _ in group]).mean(axis=0)
-        name = f"{batch.requests} x {batch.prompt_tokens}: {spans} spans, {tokens} tokens"
+        name = f"{batch}: {spans} spans, {tokens} tokens"
         timed.append(Timed(name, Load(*loads.round().astype(int).tolist()), median([s for _, s in group])))
     return timed

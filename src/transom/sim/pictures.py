@@ -5,8 +5,9 @@ from pathlib import Path
 
 import numpy as np
 
-from transom.errors import ConfigError
-from transom.sim.chart import Chart, Series, areas_svg, lines_svg
+from transom.charts.lines import Series, areas_svg, lines_svg
+from transom.charts.page import Chart
+from transom.outputs import write_files
 from transom.sim.player import Played
 from transom.sim.records import Cause
 from transom.sim.summary import summary_of, ttft_ms
@@ -23,13 +24,7 @@ def write_pictures(runs: Mapping[str, Played], folder: Path) -> list[Path]:
         suffix = f"-{name}" if len(runs) > 1 else ""
         pictures[f"memory{suffix}.svg"] = memory_svg(played)
         pictures[f"hits{suffix}.svg"] = hits_svg(played)
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        for file, text in pictures.items():
-            (folder / file).write_text(text, encoding="utf-8")
-    except OSError as error:
-        raise ConfigError(f"{folder}: {error.strerror}") from None
-    return [folder / file for file in pictures]
+    return write_files(folder, pictures)
 
 
 def memory_svg(played: Played) -> str:

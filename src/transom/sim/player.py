@@ -63,17 +63,18 @@ def play(trace: Trace, setting: Setting, progress: Progress | None = None) -> Pl
 class PricedRunner:
     """Answers with what the trace says, and lets the price of each step pass. Mutable: it owns the time."""
 
-    def __init__(self, trace: Trace, cost: MachineCost, lives: dict[int, Life]) -> None:
+    def __init__(self, trace: Trace, cost: MachineCost, cache: HybridCache, lives: dict[int, Life]) -> None:
         self.now = 0.0
         self.busy_s = 0.0
         self._arrivals = trace.arrivals
         self._cost = cost
+        self._cache = cache
         self._lives = lives
         self._reached: dict[RequestId, int] = {}
 
     def run(self, work: StepWork) -> StepResult:
         choices = tuple([self._choose(span) for span in work.spans])
-        seconds = self._cost.seconds(work)
+        seconds = self._cost.seconds(work, self._cache)
         self.now += seconds
         self.busy_s += seconds
         return StepResult(choices, seconds)
@@ -100,7 +101,7 @@ class Player:
         self.lives: dict[int, Life] = {}
         self.ended = 0
         self._clients = Clients(trace, setting.turnaround_s)
-        self._runner = PricedRunner(trace, setting.cost, self.lives)
+        self._runner = PricedRunner(trace, setting.cost, self.cache, self.lives)
         self._page_bytes = tuple(shape.page_bytes for shape in self.sizing.shapes)
         self._paranoid = setting.engine.paranoid
         self._timeline = Timeline()

@@ -1,15 +1,14 @@
-"""Charts as SVG: lines and stacked areas over one axis each, in the style of this project's pictures."""
+"""Lines and stacked areas, over axes that begin at 0."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from html import escape
 from math import floor, log10
 
-INK, GREY, RULE = "#24303c", "#7d8a97", "#e3e8ed"
-COLOURS = ("#2f6db0", "#e0a13a", "#5f97cf", "#c4573a", "#4f9d69", "#9fb8d6", "#8a6fb0", "#f0cd94")
-WIDTH, HEIGHT = 900, 420
-LEFT, RIGHT, TOP, BOTTOM = 84, 24, 84, 84
-"""Around the field in which values are drawn."""
+from transom.charts.page import COLOURS, GREY, LEFT, RULE, WIDTH, Chart, page, text
+
+HEIGHT = 420
+RIGHT, TOP, BOTTOM = 24, 84, 84
+"""Around the field in which values are drawn; `LEFT` is every picture's."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,16 +20,6 @@ class Series:
     x: Sequence[float] = ()
     colour: str = ""
     """The next of `COLOURS` if not given."""
-
-
-@dataclass(frozen=True, slots=True)
-class Chart:
-    """`x_unit` and `y_unit` are written beside the axes."""
-
-    title: str
-    subtitle: str
-    x_unit: str
-    y_unit: str
 
 
 def lines_svg(chart: Chart, series: Sequence[Series], y_max: float) -> str:
@@ -90,21 +79,8 @@ def _colours(series: Sequence[Series]) -> list[str]:
 
 
 def _document(chart: Chart, field: Field, drawn: Sequence[str], series: Sequence[Series]) -> str:
-    title = escape(chart.title)
-    return "\n".join(
-        [
-            f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {HEIGHT}" '
-            f'font-family="Helvetica, Arial, sans-serif" font-size="13" role="img" aria-label="{title}">',
-            f'<rect width="{WIDTH}" height="{HEIGHT}" fill="#ffffff"/>',
-            _text(24, 30, chart.title, 'font-size="18" font-weight="bold"'),
-            _text(24, 52, chart.subtitle),
-            *_rules(chart, field),
-            *drawn,
-            *_legend(series),
-            "</svg>",
-            "",
-        ]
-    )
+    legend = [(one.name, colour) for one, colour in zip(series, _colours(series), strict=True)]
+    return page(chart, HEIGHT, [*_rules(chart, field), *drawn], legend)
 
 
 def _rules(chart: Chart, field: Field) -> Iterator[str]:
@@ -112,21 +88,8 @@ def _rules(chart: Chart, field: Field) -> Iterator[str]:
     for value in ticks(field.y_max):
         y = field.y(value)
         yield f'<line x1="{LEFT}" y1="{y:.1f}" x2="{right}" y2="{y:.1f}" stroke="{RULE}"/>'
-        yield _text(LEFT - 8, y + 4, f"{value:,g}", f'text-anchor="end" fill="{GREY}"')
+        yield text(LEFT - 8, y + 4, f"{value:,g}", f'text-anchor="end" fill="{GREY}"')
     for value in ticks(field.x_max, 8):
-        yield _text(field.x(value), low + 18, f"{value:,g}", f'text-anchor="middle" fill="{GREY}"')
-    yield _text(24, TOP - 12, chart.y_unit, f'fill="{GREY}"')
-    yield _text(right, low + 36, chart.x_unit, f'text-anchor="end" fill="{GREY}"')
-
-
-def _legend(series: Sequence[Series]) -> Iterator[str]:
-    width = (WIDTH - 2 * LEFT) / max(1, len(series))
-    for number, (one, colour) in enumerate(zip(series, _colours(series), strict=True)):
-        x, y = LEFT + number * width, HEIGHT - 30
-        yield f'<rect x="{x:.0f}" y="{y}" width="14" height="14" rx="3" fill="{colour}"/>'
-        yield _text(x + 22, y + 12, one.name, 'font-size="12"')
-
-
-def _text(x: float, y: float, text: str, how: str = "") -> str:
-    fill = "" if "fill=" in how else f'fill="{INK}" '
-    return f'<text x="{x:.0f}" y="{y:.0f}" {fill}{how}>{escape(text)}</text>'
+        yield text(field.x(value), low + 18, f"{value:,g}", f'text-anchor="middle" fill="{GREY}"')
+    yield text(24, TOP - 12, chart.y_unit, f'fill="{GREY}"')
+    yield text(right, low + 36, chart.x_unit, f'text-anchor="end" fill="{GREY}"')

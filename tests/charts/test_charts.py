@@ -5,19 +5,9 @@ from xml.etree import ElementTree
 import pytest
 from tests.sim.scripts import asks, setting, tokens, trace
 
-from transom.sim.chart import (
-    BOTTOM,
-    HEIGHT,
-    LEFT,
-    RIGHT,
-    TOP,
-    WIDTH,
-    Chart,
-    Series,
-    areas_svg,
-    lines_svg,
-    ticks,
-)
+from transom.charts.bars import Group, bars_svg
+from transom.charts.lines import BOTTOM, HEIGHT, RIGHT, TOP, Series, areas_svg, lines_svg, ticks
+from transom.charts.page import LEFT, WIDTH, Chart
 from transom.sim.pictures import hits_svg, memory_svg, ttft_svg
 from transom.sim.player import play
 
@@ -47,6 +37,17 @@ def test_areas_stand_on_each_other() -> None:
 @pytest.mark.parametrize(("most", "expected"), [(100.0, [0, 20, 40, 60, 80, 100]), (0.7, [0, 0.2, 0.4, 0.6])])
 def test_ticks_are_round_and_reach_the_top(most: float, expected: list[float]) -> None:
     assert ticks(most) == pytest.approx(expected)
+
+
+def test_bars_are_as_long_as_their_values_and_none_stands_for_what_is_missing() -> None:
+    groups = [Group("match", [4.0, 2.0]), Group("take <96>", [1.0, None])]
+    document = ElementTree.fromstring(bars_svg(CHART, ("page 16", "page 1"), groups))
+    background, first, second, third, *legend = document.findall(SVG + "rect")
+    widths = [float(bar.attrib["width"]) for bar in (first, second, third)]
+    assert widths == pytest.approx([4 * widths[2], 2 * widths[2], widths[2]], abs=0.5) and widths[2] > 0
+    assert len({bar.attrib["x"] for bar in (first, second, third)}) == 1
+    assert [square.attrib["fill"] for square in legend] == [first.attrib["fill"], second.attrib["fill"]]
+    assert float(background.attrib["height"]) > float(third.attrib["y"]) > float(second.attrib["y"])
 
 
 def test_pictures_of_a_simulation_are_well_formed_even_of_one_request_without_time() -> None:

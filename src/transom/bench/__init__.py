@@ -1,0 +1,1 @@
+"""`transom bench`: kernels, the memory core and the scheduler of this machine, and servers over HTTP."""
