@@ -41,7 +41,6 @@ std::vector<Feature> features() {
         {"avx512vl", __builtin_cpu_supports("avx512vl") != 0},
         {"avx512dq", __builtin_cpu_supports("avx512dq") != 0},
         {"avx512vnni", __builtin_cpu_supports("avx512vnni") != 0},
-        {"avx512vbmi", __builtin_cpu_supports("avx512vbmi") != 0},
     };
 #else
     return {};
@@ -58,7 +57,7 @@ std::vector<Set> sets() {
     return {
 #if defined(__x86_64__)
         {&avx512::table,
-         {"avx2", "fma", "f16c", "avx512f", "avx512bw", "avx512vl", "avx512dq", "avx512vnni", "avx512vbmi"}},
+         {"avx2", "fma", "f16c", "avx512f", "avx512bw", "avx512vl", "avx512dq", "avx512vnni"}},
         {&avxvnni::table, {"avx2", "fma", "f16c", "avxvnni"}},
         {&avx2::table, {"avx2", "fma", "f16c"}},
 #endif
