@@ -68,10 +68,10 @@ TRANSOM_INLINE void fetch(const Ahead& ahead, int64_t g) {
 template <int Rows, int Tiles>
 TRANSOM_INLINE void store(const MatmulPacked& a, int64_t row, const Place& p,
                           const Lanes (&acc)[Rows][Tiles]) {
-    for (int r = 0; r < Rows; ++r) {
-        for (int t = 0; t < Tiles; ++t) {
-            store(p.out[t] + (row + r) * a.matrix.out, acc[r][t], p.outputs[t]);
-        }
+    for (int t = 0; t < Tiles; ++t) {
+        const int64_t outputs = p.outputs[t], width = a.matrix.out;  // read once: stores might change them
+        float* out = p.out[t] + row * width;
+        for (int r = 0; r < Rows; ++r) store(out + r * width, acc[r][t], outputs);
     }
 }
 

@@ -28,11 +28,10 @@ void block(const MatmulFloat& a, int64_t row, int64_t tile, int64_t last) {
             for (int t = 0; t < float_tiles; ++t) acc[r][t] = fma(v, weights[t], acc[r][t]);
         }
     }
-    for (int r = 0; r < Rows; ++r) {
-        for (int t = 0; t < float_tiles; ++t) {
-            const int64_t from = std::min(tile + t, last) * tile_out;
-            store(a.out + (row + r) * out + from, acc[r][t], out - from);
-        }
+    for (int t = 0; t < float_tiles; ++t) {
+        const int64_t from = std::min(tile + t, last) * tile_out;
+        float* to = a.out + row * out + from;
+        for (int r = 0; r < Rows; ++r) store(to + r * out, acc[r][t], out - from);
     }
 }
 
