@@ -2,8 +2,8 @@
 
   python tools/mutants.py              all; a table on standard output
   python tools/mutants.py NAME ...     these
-  python tools/mutants.py --docs FILE  all, and the table into that page's section; who noticed last time, by that
-                                       page, is asked first
+  python tools/mutants.py --docs FILE  all, and the table into that page's section; who noticed last time, as
+                                       that page has it, is asked first
 
 Each runs in a copy of the tree, under a limit of CPU time, lest a busy machine seem to notice; a test that
 hangs has noticed too.
