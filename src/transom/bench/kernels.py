@@ -111,7 +111,9 @@ class Line:
     def row(self) -> Row:
         first, *others = self.seconds
         macs = self.macs / first / 1e9 if self.macs else None
-        return Row(self.name, (first * 1e6, self.bytes / first / 1e9, macs, *(first / s for s in others)))
+        return Row(
+            self.name, (first * 1e6, self.bytes / first / 1e9, macs, *(100 * first / s for s in others))
+        )
 
 
 def bench_micro(
@@ -135,7 +137,7 @@ def _sheet(part: str, sizes: Sizes) -> Sheet:
     isa, *others = sizes.isas
     title = f"{part}: {isa}, {info().threads} threads"
     if others:
-        title += f"; how fast others are, {isa} being 1"
+        title += f"; speed of others in % of {isa}'s"
     return Sheet(part, title, ("us", "GB/s", "GMAC/s", *others), rows, (drawn,), drawn)
 
 
