@@ -322,7 +322,8 @@ void register_kernels(nb::module_& m) {
     m.def("uniform", uniform, "The number that chooses the token at a position, of (seed, position).");
     m.def("threads", threads, "Threads that kernels use, the caller's included.");
     m.def("set_threads", checked_set_threads, "Changes how many threads kernels use; 1 or more.");
-    m.def("isa", [] { return kernels().name; }, "The instruction set in use: 'scalar' or 'avx512'.");
+    m.def("isa", [] { return kernels().name; }, "The kernels in use, by instruction set.");
+    m.def("isas", isas, "The kernels that run here, the fastest first.");
     m.def("set_isa", checked_set_isa, "Forces an instruction set; ValueError if this CPU does not run it.");
     m.def("cpu_features", cpu_features, "What this CPU has of what the kernels can use.");
 }

@@ -1,9 +1,14 @@
 // Choice of the instruction set, once, at run time.
 #include "isa.h"
 
+#include <algorithm>
 #include <atomic>
 #include <cstdlib>
 #include <stdexcept>
+
+#if defined(__x86_64__)
+#include <cpuid.h>
+#endif
 
 namespace transom {
 namespace {
@@ -13,43 +18,89 @@ struct Feature {
     bool present;
 };
 
+#if defined(__x86_64__)
+// gcc 12 does not know it by name. The CPU says so itself: leaf 7, subleaf 1, EAX.
+bool supports_avxvnni() {
+    unsigned a = 0, b = 0, c = 0, d = 0;
+    if (!__get_cpuid_count(7, 0, &a, &b, &c, &d) || a < 1) return false;
+    __get_cpuid_count(7, 1, &a, &b, &c, &d);
+    return (a & (1u << 4)) != 0 && __builtin_cpu_supports("avx2");  // the latter: the system saves registers
+}
+#endif
+
 std::vector<Feature> features() {
 #if defined(__x86_64__)
     __builtin_cpu_init();
     return {
+        {"avx2", __builtin_cpu_supports("avx2") != 0},
+        {"fma", __builtin_cpu_supports("fma") != 0},
+        {"f16c", __builtin_cpu_supports("f16c") != 0},
+        {"avxvnni", supports_avxvnni()},
         {"avx512f", __builtin_cpu_supports("avx512f") != 0},
         {"avx512bw", __builtin_cpu_supports("avx512bw") != 0},
         {"avx512vl", __builtin_cpu_supports("avx512vl") != 0},
         {"avx512dq", __builtin_cpu_supports("avx512dq") != 0},
         {"avx512vnni", __builtin_cpu_supports("avx512vnni") != 0},
-        {"avx512vbmi", __builtin_cpu_supports("avx512vbmi") != 0},
-        {"fma", __builtin_cpu_supports("fma") != 0},
-        {"f16c", __builtin_cpu_supports("f16c") != 0},
     };
 #else
     return {};
 #endif
 }
 
-bool runs_avx512() {
-    const auto all = features();
-    for (const auto& feature : all) {
-        if (!feature.present) return false;
+// Kernels, and the features that they were compiled for (CMakeLists.txt).
+struct Set {
+    const Kernels* kernels;
+    std::vector<std::string> needs;
+};
+
+std::vector<Set> sets() {
+    return {
+#if defined(__x86_64__)
+        {&avx512::table,
+         {"avx2", "fma", "f16c", "avx512f", "avx512bw", "avx512vl", "avx512dq", "avx512vnni"}},
+        {&avxvnni::table, {"avx2", "fma", "f16c", "avxvnni"}},
+        {&avx2::table, {"avx2", "fma", "f16c"}},
+#endif
+        {&portable::table, {}},
+    };
+}
+
+bool runs(const Set& set) {
+    const auto have = cpu_features();
+    return std::all_of(set.needs.begin(), set.needs.end(), [&](const std::string& need) {
+        return std::find(have.begin(), have.end(), need) != have.end();
+    });
+}
+
+std::vector<const Kernels*> runnable() {
+    std::vector<const Kernels*> found;
+    for (const Set& set : sets()) {
+        if (runs(set)) found.push_back(set.kernels);
     }
-    return !all.empty();
+    return found;
+}
+
+std::string joined(const std::vector<std::string>& names) {
+    std::string text;
+    for (const auto& name : names) text += (text.empty() ? "" : ", ") + name;
+    return text;
 }
 
 const Kernels* find(const std::string& name) {
-    if (name == "scalar") return &scalar_kernels;
-#if defined(__x86_64__)
-    if (name == "avx512" && runs_avx512()) return &avx512_kernels;
-#endif
-    throw std::invalid_argument("instruction set '" + name + "' is unknown, or this CPU does not run it");
+    for (const Kernels* kernels : runnable()) {
+        if (name == kernels->name) return kernels;
+    }
+    throw std::invalid_argument("no kernels '" + name + "' run on this CPU; there are: " + joined(isas()));
 }
 
 const Kernels* initial() {
-    if (const char* name = std::getenv("TRANSOM_ISA"); name && *name) return find(name);
-    return find(runs_avx512() ? "avx512" : "scalar");
+    const char* name = std::getenv("TRANSOM_ISA");
+    if (!name || !*name) return runnable().front();
+    try {
+        return find(name);
+    } catch (const std::invalid_argument& error) {
+        throw std::invalid_argument(std::string("TRANSOM_ISA: ") + error.what());
+    }
 }
 
 std::atomic<const Kernels*>& chosen() {
@@ -62,6 +113,12 @@ std::atomic<const Kernels*>& chosen() {
 const Kernels& kernels() { return *chosen().load(std::memory_order_relaxed); }
 
 void set_isa(const std::string& name) { chosen().store(find(name)); }
+
+std::vector<std::string> isas() {
+    std::vector<std::string> names;
+    for (const Kernels* kernels : runnable()) names.emplace_back(kernels->name);
+    return names;
+}
 
 std::vector<std::string> cpu_features() {
     std::vector<std::string> names;

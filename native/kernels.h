@@ -195,9 +195,20 @@ struct Kernels {
     int64_t (*collect)(const float* x, int64_t n, float low, float high, Weighed* out);
 };
 
-extern const Kernels scalar_kernels;
+// kernels/table.cpp, compiled once for each.
+namespace portable {
+extern const Kernels table;
+}
 #if defined(__x86_64__)
-extern const Kernels avx512_kernels;
+namespace avx2 {
+extern const Kernels table;
+}
+namespace avxvnni {
+extern const Kernels table;
+}
+namespace avx512 {
+extern const Kernels table;
+}
 #endif
 
 }  // namespace transom

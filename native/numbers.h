@@ -6,6 +6,8 @@
 #include <cstdint>
 #include <cstring>
 
+#define TRANSOM_INLINE inline __attribute__((always_inline))
+
 namespace transom {
 namespace {
 

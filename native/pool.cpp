@@ -27,6 +27,8 @@ constexpr int spins_per_look = 64;
 void relax() {
 #if defined(__x86_64__)
     _mm_pause();
+#elif defined(__aarch64__)
+    asm volatile("yield");
 #endif
 }
 
@@ -39,6 +41,15 @@ public:
 
 private:
     unsigned before_;
+#elif defined(__aarch64__)
+    ControlWord() {
+        asm volatile("mrs %0, fpcr" : "=r"(before_));
+        asm volatile("msr fpcr, %0" : : "r"(uint64_t{0}));
+    }
+    ~ControlWord() { asm volatile("msr fpcr, %0" : : "r"(before_)); }
+
+private:
+    uint64_t before_;
 #endif
 };
 

@@ -91,20 +91,24 @@ def _kernels() -> Finding:
         return Finding(
             "kernels", Verdict.WRONG, str(error), "pip install --force-reinstall transom; unset TRANSOM_ISA"
         )
-    text = f"{ops.isa}; this CPU has {', '.join(_features()) or 'none of what the others need'}"
+    there = _isas()
+    text = f"{ops.isa}, of {', '.join(there) or 'none that are native'}"
     if ops.isa == "numpy":
         return Finding("kernels", Verdict.SLOW, text, "unset TRANSOM_NATIVE")
-    if ops.isa == "scalar":
-        return Finding("kernels", Verdict.SLOW, text, "fast kernels need AVX-512 VNNI; the bits are the same")
+    if ops.isa != there[0]:
+        return Finding("kernels", Verdict.SLOW, text, "unset TRANSOM_ISA")
+    if ops.isa == "portable":
+        return Finding("kernels", Verdict.SLOW, text, "fast ones need AVX2 or AVX-512; the bits are the same")
     return Finding("kernels", Verdict.OK, text)
 
 
-def _features() -> list[str]:
+def _isas() -> list[str]:
+    """The native kernels that run here, the fastest first."""
     try:
-        features: list[str] = importlib.import_module("transom._native").cpu_features()
+        names: list[str] = importlib.import_module("transom._native").isas()
     except ImportError:
         return []
-    return features
+    return names
 
 
 def _cores() -> Finding:

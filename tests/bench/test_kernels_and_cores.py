@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from xml.etree import ElementTree
 
@@ -12,6 +13,7 @@ from transom.bench.memory import Cached, bench_kv
 from transom.bench.scheduling import Crowd, bench_sched
 from transom.bench.sheet import Wanted
 from transom.errors import ConfigError
+from transom.ops.native import info, set_isa
 
 SIZES = Sizes(
     dim=64, hidden=64, heads=2, head_dim=32, vocabulary=512, layers=2, window=8, tokens=16, seconds=0.0
@@ -56,6 +58,18 @@ def test_it_prints_a_table_and_writes_figures_and_pictures(
         )
         (picture,) = folder.glob(f"*-{name}.svg")
         assert ElementTree.parse(picture).getroot().tag.endswith("svg")
+
+
+def test_instruction_sets_are_compared_with_the_first(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    before, isas = info().isa, ("portable", info().isas[0])
+    bench_micro(["small"], Wanted(tmp_path / "figures.json"), sizes=replace(SIZES, isas=isas))
+    set_isa(before)
+    rows = json.loads((tmp_path / "figures.json").read_text())["small"]["rows"]
+    assert rows and all(row[isas[1]] > 0 for row in rows) and isas[1] in capsys.readouterr().out
+    with pytest.raises(ConfigError, match="portable"):
+        bench_micro(["small"], Wanted(), sizes=replace(SIZES, isas=("sse9",)))
 
 
 def test_a_folder_that_cannot_be_made_is_one_line(tmp_path: Path) -> None:

@@ -57,6 +57,25 @@ def test_a_row_alone_has_the_bits_it_has_in_a_batch(native: NativeOps, precision
         assert_same(native.matmul(native.prepare(x[row : row + 1].copy(), weights), weights)[0], batch[row])
 
 
+@pytest.mark.parametrize(("low", "high"), [(0, 15), (-16, 15), (-32, 32), (-33, 32), (-32, 33)])
+def test_codes_of_few_bits_have_the_bits_of_the_reference(native: NativeOps, low: int, high: int) -> None:
+    """Where codes are small kernels may multiply bytes: nothing may saturate, nor be taken for small."""
+    rng = np.random.default_rng(0)
+    for group, minima in ((16, False), (32, True)):
+        codes = np.where(rng.random((77, 96)) < 0.5, high, low)
+        codes[:16] = high
+        codes[16:32] = low
+        codes[48:] = rng.integers(low, high + 1, (29, 96))
+        floors = random(2, 77, 96 // group) if minima else None
+        weights = pack(codes.astype(np.int8), random(1, 77, 96 // group), floors, group, Precision.INT8)
+        x = random(3, 40, 96)
+        x[0], x[1] = 1.0, -1.0
+        assert_same(
+            native.matmul(native.prepare(x, weights), weights),
+            REFERENCE.matmul(REFERENCE.prepare(x, weights), weights),
+        )
+
+
 def test_extreme_codes_neither_saturate_nor_overflow(native: NativeOps) -> None:
     for precision, group, minima in KINDS:
         for sign in (-128, 127):

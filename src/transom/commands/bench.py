@@ -1,6 +1,7 @@
 """`transom bench`: one subcommand for each thing that is measured."""
 
 import argparse
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -41,6 +42,7 @@ Time the native kernels one by one, at the sizes of the default model: the best 
 
   transom bench micro
   transom bench micro head layers --threads 1 --svg pictures
+  transom bench micro layers --isa avx512,avx2,portable
 
 Parts: head (the output matrix), layers (the other matrices), attention, small (norms, gates, rotation),
 choose (sampling). GB/s are bytes that must be read, GMAC/s multiplications with an addition.
@@ -100,6 +102,9 @@ def _add_micro(kinds: Any) -> None:
     parser = _add(kinds, "micro", _micro, "kernels", MICRO_HELP)
     parser.usage = "transom bench micro [PART ...] [flags]"
     parser.add_argument("parts", nargs="*", metavar="PART", help="default: all")
+    parser.add_argument(
+        "--isa", metavar="NAME,...", help="instruction sets, compared with the first; default: the one in use"
+    )
     parser.add_argument("--threads", type=int, metavar="N", help="default: the cores this process may use")
 
 
@@ -137,10 +142,11 @@ def _micro(options: argparse.Namespace) -> None:
     if options.threads is not None:
         require("--threads", options.threads, 1, 1024)
     try:
-        from transom.bench.kernels import bench_micro
+        from transom.bench.kernels import DEFAULT, bench_micro
     except ImportError as error:
         raise ConfigError(f"kernels are native, and the extension cannot be loaded ({error})") from None
-    bench_micro(options.parts, _wanted(options), options.threads)
+    sizes = replace(DEFAULT, isas=tuple(options.isa.split(","))) if options.isa else DEFAULT
+    bench_micro(options.parts, _wanted(options), options.threads, sizes)
 
 
 def _kv(options: argparse.Namespace) -> None:

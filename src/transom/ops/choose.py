@@ -7,7 +7,7 @@ from transom.ops.protocol import Ops
 
 
 def choose_ops(threads: int) -> Ops:
-    """Raises ConfigError if the extension is missing and numpy was not asked for."""
+    """Raises ConfigError if the extension, or what TRANSOM_ISA names, is missing and numpy was not asked."""
     if os.environ.get("TRANSOM_NATIVE") == "0":
         from transom.ops.reference import ReferenceOps
 
@@ -15,6 +15,8 @@ def choose_ops(threads: int) -> Ops:
     try:
         from transom.ops.native import NativeOps
     except ImportError as error:
+        if "TRANSOM_ISA" in str(error):
+            raise ConfigError(str(error)) from error
         raise ConfigError(
             f"the native extension cannot be loaded ({error}); TRANSOM_NATIVE=0 runs, slowly, on numpy"
         ) from error

@@ -36,15 +36,22 @@ _NO_SUMS: I32 = np.empty((0, 0), dtype=np.int32)
 
 @dataclass(frozen=True, slots=True)
 class NativeInfo:
-    """What the extension runs on: the instruction set and threads in use, and what the CPU has."""
+    """What the extension runs on: kernels and threads in use, the kernels that run here, what the CPU has."""
 
     isa: str
+    isas: tuple[str, ...]
+    """The fastest first."""
     threads: int
     cpu_features: tuple[str, ...]
 
 
 def info() -> NativeInfo:
-    return NativeInfo(_native.isa(), _native.threads(), tuple(_native.cpu_features()))
+    return NativeInfo(
+        isa=_native.isa(),
+        isas=tuple(_native.isas()),
+        threads=_native.threads(),
+        cpu_features=tuple(_native.cpu_features()),
+    )
 
 
 def set_threads(count: int) -> None:
@@ -53,7 +60,7 @@ def set_threads(count: int) -> None:
 
 
 def set_isa(name: str) -> None:
-    """Forces 'scalar' or 'avx512', for tests; TRANSOM_ISA does so at start. ValueError if it cannot run."""
+    """Forces kernels by name, one of `info().isas`; TRANSOM_ISA does so at start. ValueError for others."""
     _native.set_isa(name)
 
 

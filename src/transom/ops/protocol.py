@@ -176,7 +176,7 @@ class Ops(Protocol):
 
     @property
     def isa(self) -> str:
-        """What computes, for people: `avx512`, `scalar`, `numpy`."""
+        """What computes, for people: `avx512`, `avx2`, `portable`, `numpy`."""
         ...
 
     def embed(self, table: Matrix, tokens: I32, scale: float) -> F32:

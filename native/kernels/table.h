@@ -1,9 +1,9 @@
 #pragma once
-// The AVX-512 kernels, gathered by table_avx512.cpp.
+// The kernels of one instruction set, gathered by table.cpp.
 
-#include "kernels.h"
+#include "../kernels.h"
 
-namespace transom::avx512 {
+namespace transom::TRANSOM_ISA {
 
 void embed_packed(const EmbedPacked&, int64_t begin, int64_t end);
 void embed_float(const EmbedFloat&, int64_t begin, int64_t end);
@@ -24,4 +24,4 @@ void highest(const float* x, int64_t n, float* value, int32_t* id);
 double sum_exp(const float* x, int64_t n, float max, float temperature);
 int64_t collect(const float* x, int64_t n, float low, float high, Weighed* out);
 
-}  // namespace transom::avx512
+}  // namespace transom::TRANSOM_ISA

@@ -1,17 +1,17 @@
-#if defined(__x86_64__)
 // Attention of some queries over the keys of one row, a tile of 64 keys at a time.
 //
-// A "line" here is one query head's work: (query, head) pairs that share a KV head. Blocks of 4 lines x 4
-// keys (scores) and 4 lines x 64 dimensions (values) keep all sums in registers; each line still gets exactly
-// the text's operations. Many lines: a tile's float16 is converted once, into scratch. Few: on the fly.
+// A "line" here is one query head's work: (query, head) pairs that share a KV head. Blocks of lines x keys
+// (scores) and lines x dimensions (values) keep all sums in registers; each line still gets exactly the text's
+// operations. Many lines: a tile's float16 is converted once, into scratch. Few: on the fly.
 #include <algorithm>
 #include <limits>
+#include <type_traits>
 
-#include "avx512.h"
-#include "lanes_avx512.h"
-#include "pool.h"
+#include "../lanes.h"
+#include "../pool.h"
+#include "table.h"
 
-namespace transom::avx512 {
+namespace transom::TRANSOM_ISA {
 namespace {
 
 constexpr int64_t converting_lines = 9;  // from so many on, a converted tile is read often enough
@@ -41,11 +41,6 @@ struct Slots {
     const E* at[key_tile];
 };
 
-inline __m512 load(const float* from) { return _mm512_loadu_ps(from); }
-inline __m512 load(const uint16_t* from) {
-    return _mm512_cvtph_ps(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(from)));
-}
-
 template <typename E>
 void find(const Attention& a, const AttentionPiece& p, int64_t tile, Keys keys, int which, Slots<E>& slots) {
     const int64_t size = a.pages.page_size, step = a.pages.kv_heads * a.pages.head_dim;
@@ -65,11 +60,11 @@ void find(const Attention& a, const AttentionPiece& p, int64_t tile, Keys keys, 
 // Asks for what is needed next, so that memory works while arithmetic does. Always inlined: gcc 12 drops
 // calls of functions that only prefetch.
 template <typename E>
-inline __attribute__((always_inline)) void fetch(const Slots<E>& slots, Keys keys, int64_t dim) {
+TRANSOM_INLINE void fetch(const Slots<E>& slots, Keys keys, int64_t dim) {
     for (int64_t k = keys.begin; k < keys.end; ++k) {
         const char* row = reinterpret_cast<const char*>(slots.at[k]);
         for (int64_t i = 0; i < dim * static_cast<int64_t>(sizeof(E)); i += 64)
-            _mm_prefetch(row + i, _MM_HINT_T1);
+            __builtin_prefetch(row + i, 0, 2);
     }
 }
 
@@ -79,7 +74,7 @@ void convert(const Slots<uint16_t>& from, Keys keys, int64_t dim, Scratch slot, 
     const int64_t stride = dim + 16;
     float* into = scratch<float>(slot, key_tile * stride);
     for (int64_t k = keys.begin; k < keys.end; ++k) {
-        for (int64_t i = 0; i < dim; i += 16) _mm512_store_ps(into + k * stride + i, load(from.at[k] + i));
+        for (int64_t i = 0; i < dim; i += lanes) store(into + k * stride + i, load(from.at[k] + i));
     }
     for (int64_t k = 0; k < key_tile; ++k)
         slots.at[k] = into + std::clamp(k, keys.begin, keys.end - 1) * stride;
@@ -87,59 +82,29 @@ void convert(const Slots<uint16_t>& from, Keys keys, int64_t dim, Scratch slot, 
 
 // ---------------------------------------------------------------- scores
 
-inline __m512 fold_to_8(__m512 a, __m512 b) {
-    return _mm512_add_ps(_mm512_shuffle_f32x4(a, b, 0x44), _mm512_shuffle_f32x4(a, b, 0xee));
-}
-inline __m512 fold_to_4(__m512 a, __m512 b) {
-    return _mm512_add_ps(_mm512_shuffle_f32x4(a, b, 0x88), _mm512_shuffle_f32x4(a, b, 0xdd));
-}
-inline __m512 fold_to_2(__m512 a, __m512 b) {
-    const __m512d x = _mm512_castps_pd(a), y = _mm512_castps_pd(b);
-    return _mm512_add_ps(_mm512_castpd_ps(_mm512_unpacklo_pd(x, y)),
-                         _mm512_castpd_ps(_mm512_unpackhi_pd(x, y)));
-}
-inline __m512 fold_to_1(__m512 a, __m512 b) {
-    return _mm512_add_ps(_mm512_shuffle_ps(a, b, 0x88), _mm512_shuffle_ps(a, b, 0xdd));
-}
-
-// 16 vectors of 16 lanes, folded side by side: 128-bit part r of the result holds the sums of row r, keys
-// 0-3. Inlined, or all 16 would go through memory.
-template <int Lines>
-inline __attribute__((always_inline)) __m512 fold_all(const __m512 (&acc)[Lines][4]) {
-    const __m512 none = _mm512_setzero_ps();
-    __m512 quad[4];
-#pragma GCC unroll 4
-    for (int k = 0; k < 4; ++k) {
-        const __m512 low = fold_to_8(acc[0][k], Lines > 1 ? acc[Lines > 1 ? 1 : 0][k] : none);
-        const __m512 high =
-            Lines > 2 ? fold_to_8(acc[Lines > 2 ? 2 : 0][k], Lines > 3 ? acc[Lines > 3 ? 3 : 0][k] : none)
-                      : none;
-        quad[k] = fold_to_4(low, high);
-    }
-    return fold_to_1(fold_to_2(quad[0], quad[1]), fold_to_2(quad[2], quad[3]));
-}
-
-// Dots of `Lines` lines with keys [k, k + 4).
+// Dots of `Lines` lines with keys from k on.
 template <int Lines, typename E>
 void dots(const Line* lines, const E* const* keys, int64_t dim, int64_t k) {
-    __m512 acc[Lines][4];
+    Lanes acc[Lines][attention_keys];
     clear(acc);
     const float* q[Lines];
     for (int r = 0; r < Lines; ++r) q[r] = lines[r].q;
-    const E *k0 = keys[k], *k1 = keys[k + 1], *k2 = keys[k + 2], *k3 = keys[k + 3];
-    for (int64_t i = 0; i < dim; i += 16) {
-        const __m512 key[4] = {held(load(k0 + i)), held(load(k1 + i)), held(load(k2 + i)),
-                               held(load(k3 + i))};
+    const E* at[attention_keys];
+    for (int j = 0; j < attention_keys; ++j) at[j] = keys[k + j];
+    for (int64_t i = 0; i < dim; i += lanes) {
+        Lanes key[attention_keys];
+#pragma GCC unroll 4
+        for (int j = 0; j < attention_keys; ++j) key[j] = held(load(at[j] + i));
 #pragma GCC unroll 4
         for (int r = 0; r < Lines; ++r) {
-            const __m512 x = held(load(q[r] + i));
+            const Lanes x = held(load(q[r] + i));
 #pragma GCC unroll 4
-            for (int j = 0; j < 4; ++j) acc[r][j] = _mm512_fmadd_ps(x, key[j], acc[r][j]);
+            for (int j = 0; j < attention_keys; ++j) acc[r][j] = fma(x, key[j], acc[r][j]);
         }
     }
-    alignas(64) float sums[16];
-    _mm512_store_ps(sums, fold_all<Lines>(acc));
-    for (int r = 0; r < Lines; ++r) _mm_storeu_ps(lines[r].scores + k, _mm_load_ps(sums + 4 * r));
+    float sums[Lines][attention_keys];
+    fold(acc, sums);
+    for (int r = 0; r < Lines; ++r) std::memcpy(lines[r].scores + k, sums[r], sizeof sums[r]);
 }
 
 template <int Lines, typename E>
@@ -150,18 +115,28 @@ void dots_between(const Line* lines, const Slots<E>& keys, int64_t dim, int64_t 
         low = std::min(low, lines[r].begin);
         high = std::max(high, lines[r].end);
     }
-    for (int64_t k = std::max(begin, low / 4 * 4); k < std::min(end, high); k += 4)
+    for (int64_t k = std::max(begin, low / attention_keys * attention_keys); k < std::min(end, high);
+         k += attention_keys)
         dots<Lines>(lines, keys.at, dim, k);
+}
+
+// f(n) with n, of 1 to attention_lines, as a constant.
+template <int Most = attention_lines, typename F>
+TRANSOM_INLINE void with_lines(int64_t n, F f) {
+    if constexpr (Most > 1) {
+        if (n < Most) return with_lines<Most - 1>(n, f);
+    }
+    f(std::integral_constant<int, Most>());
 }
 
 template <typename E>
 void score(Line* lines, int64_t count, const Slots<E>& keys, int64_t dim) {
     for (int64_t k = 0; k < key_tile; k += keys_at_once) {
-        int64_t i = 0;
-        for (; i + 4 <= count; i += 4) dots_between<4>(lines + i, keys, dim, k, k + keys_at_once);
-        if (count - i == 3) dots_between<3>(lines + i, keys, dim, k, k + keys_at_once);
-        if (count - i == 2) dots_between<2>(lines + i, keys, dim, k, k + keys_at_once);
-        if (count - i == 1) dots_between<1>(lines + i, keys, dim, k, k + keys_at_once);
+        for (int64_t i = 0; i < count; i += attention_lines) {
+            with_lines(std::min<int64_t>(count - i, attention_lines), [&](auto n) {
+                dots_between<n>(lines + i, keys, dim, k, k + keys_at_once);
+            });
+        }
     }
 }
 
@@ -173,22 +148,20 @@ struct Softmax {
 
 // Scores to weights, in place, over the line's unmasked keys.
 Softmax weigh(const Attention& a, const Line& line) {
-    const uint64_t to_end = line.end == key_tile ? ~uint64_t{0} : (uint64_t{1} << line.end) - 1;
-    const uint64_t seen = to_end & ~((uint64_t{1} << line.begin) - 1);
-    __m512 s[4], top = _mm512_set1_ps(minus_infinity);
-    for (int i = 0; i < 4; ++i) {
-        const auto mask = static_cast<__mmask16>(seen >> (16 * i));
-        s[i] = _mm512_mul_ps(_mm512_maskz_loadu_ps(mask, line.scores + 16 * i), _mm512_set1_ps(a.scale));
+    Lanes s[key_tile / lanes], top = all(minus_infinity);
+    Mask seen[key_tile / lanes];
+    for (int i = 0; i < key_tile / lanes; ++i) {
+        seen[i] = between(line.begin - lanes * i, line.end - lanes * i);
+        s[i] = pick(seen[i], load(line.scores + lanes * i), all(0.0f)) * all(a.scale);
         if (a.softcap != 0.0f) s[i] = softcapped(s[i], a.softcap);
-        top = _mm512_mask_max_ps(top, mask, top, s[i]);
+        top = pick(seen[i], higher(top, s[i]), top);
     }
-    const float max = _mm512_reduce_max_ps(top);
-    __m512 sum = _mm512_setzero_ps();
-    for (int i = 0; i < 4; ++i) {
-        const auto mask = static_cast<__mmask16>(seen >> (16 * i));
-        const __m512 w = exp(_mm512_sub_ps(s[i], _mm512_set1_ps(max)));
-        sum = _mm512_mask_add_ps(sum, mask, sum, w);
-        _mm512_storeu_ps(line.scores + 16 * i, w);
+    const float max = highest_of(top);
+    Lanes sum = all(0.0f);
+    for (int i = 0; i < key_tile / lanes; ++i) {
+        const Lanes w = exp(s[i] - all(max));
+        sum = pick(seen[i], sum + w, sum);
+        store(line.scores + lanes * i, w);
     }
     return {max, fold(sum)};
 }
@@ -201,74 +174,64 @@ void join(Line& line, const Softmax& tile) {
         return;
     }
     const float top = tile.max > line.max ? tile.max : line.max;
-    const __m512 both =
-        exp(_mm512_mask_mov_ps(_mm512_set1_ps(line.max - top), 2, _mm512_set1_ps(tile.max - top)));
-    line.keep = _mm512_cvtss_f32(both);
-    line.take = _mm_cvtss_f32(_mm_movehdup_ps(_mm512_castps512_ps128(both)));
+    line.keep = lane_0(exp(all(line.max - top)));
+    line.take = lane_0(exp(all(tile.max - top)));
     line.sum = std::fma(tile.sum, line.take, line.sum * line.keep);
     line.max = top;
 }
 
 // ---------------------------------------------------------------- values
 
-// Adds the tile's weighted values of dimensions [i, i + 16 * Width) to lines that see the same keys.
+// Adds the tile's weighted values of 16 * Width dimensions from i on to lines that see the same keys.
 template <int Lines, int Width, typename E>
 void add_values(const Line* lines, const E* const* values, int64_t i) {
-    __m512 acc[Lines][Width];
+    Lanes acc[Lines][Width];
     clear(acc);
     const float* weights[Lines];
     for (int r = 0; r < Lines; ++r) weights[r] = lines[r].scores;
     for (int64_t k = lines[0].begin; k < lines[0].end; ++k) {
-        __m512 v[Width];
+        Lanes v[Width];
 #pragma GCC unroll 4
-        for (int w = 0; w < Width; ++w) v[w] = held(load(values[k] + i + 16 * w));
+        for (int w = 0; w < Width; ++w) v[w] = held(load(values[k] + i + lanes * w));
 #pragma GCC unroll 4
         for (int r = 0; r < Lines; ++r) {
-            const __m512 p = held(_mm512_set1_ps(weights[r][k]));
+            const Lanes p = held(all(weights[r][k]));
 #pragma GCC unroll 4
-            for (int w = 0; w < Width; ++w) acc[r][w] = _mm512_fmadd_ps(p, v[w], acc[r][w]);
+            for (int w = 0; w < Width; ++w) acc[r][w] = fma(p, v[w], acc[r][w]);
         }
     }
     for (int r = 0; r < Lines; ++r) {
         for (int w = 0; w < Width; ++w) {
-            float* to = lines[r].acc + i + 16 * w;
-            __m512 sum = acc[r][w];
-            if (lines[r].begun) {
-                const __m512 old = _mm512_mul_ps(_mm512_loadu_ps(to), _mm512_set1_ps(lines[r].keep));
-                sum = _mm512_fmadd_ps(sum, _mm512_set1_ps(lines[r].take), old);
-            }
-            _mm512_storeu_ps(to, sum);
+            float* to = lines[r].acc + i + lanes * w;
+            Lanes sum = acc[r][w];
+            if (lines[r].begun) sum = fma(sum, all(lines[r].take), load(to) * all(lines[r].keep));
+            store(to, sum);
         }
     }
 }
 
-template <int Width, typename E>
-void add_values(const Line* lines, int64_t count, const E* const* values, int64_t i) {
-    if (count == 4) return add_values<4, Width>(lines, values, i);
-    if (count == 3) return add_values<3, Width>(lines, values, i);
-    if (count == 2) return add_values<2, Width>(lines, values, i);
-    add_values<1, Width>(lines, values, i);
-}
-
-// How many lines from the first on, up to 4, see the same keys.
+// How many lines from the first on, of those that one block takes, see the same keys.
 int64_t alike(const Line* lines, int64_t count) {
     int64_t n = 1;
-    while (n < std::min<int64_t>(count, 4) && lines[n].begin == lines[0].begin &&
+    while (n < std::min<int64_t>(count, attention_lines) && lines[n].begin == lines[0].begin &&
            lines[n].end == lines[0].end)
         ++n;
     return n;
 }
 
-// 64 dimensions of all lines at a time: that much of the tile's values stays in L1.
+// A few dimensions of all lines at a time: that much of the tile's values stays in L1.
 template <typename E>
 void value(Line* lines, int64_t count, const Slots<E>& values, int64_t dim) {
+    constexpr int64_t most = lanes * attention_width;
     for (int64_t i = 0, width = 0; i < dim; i += width) {
-        width = i + 64 <= dim ? 64 : 16;
+        width = i + most <= dim ? most : lanes;
         for (int64_t l = 0, n = 0; l < count; l += n) {
             n = alike(lines + l, count - l);
             if (lines[l].begin >= lines[l].end) continue;
-            if (width == 64) add_values<4>(lines + l, n, values.at, i);
-            if (width == 16) add_values<1>(lines + l, n, values.at, i);
+            with_lines(n, [&](auto same) {
+                if (width == most) return add_values<same, attention_width>(lines + l, values.at, i);
+                add_values<same, 1>(lines + l, values.at, i);
+            });
         }
     }
 }
@@ -347,7 +310,7 @@ void run_tile(const Attention& a, const AttentionPiece& p, const Lines& lines, i
 
 // The tile after this one, as far as all its keys are needed.
 template <typename E>
-inline __attribute__((always_inline)) void fetch_next(const Attention& a, const AttentionPiece& p,
+TRANSOM_INLINE void fetch_next(const Attention& a, const AttentionPiece& p,
                                                       int64_t tile) {
     const int64_t last = p.position + p.count;  // keys end here
     const int64_t end = std::min(key_tile, last - (tile + 1) * key_tile);
@@ -385,21 +348,16 @@ void run_tiles(const Attention& a, const AttentionPiece& p, const Lines& lines) 
 }
 
 void finish(const Line& line, int64_t dim) {
-    const __m512 inverse = _mm512_set1_ps(1.0f / line.sum);
-    for (int64_t i = 0; i < dim; i += 16) {
-        _mm512_storeu_ps(line.out + i, _mm512_mul_ps(_mm512_loadu_ps(line.acc + i), inverse));
-    }
+    const Lanes inverse = all(1.0f / line.sum);
+    for (int64_t i = 0; i < dim; i += lanes) store(line.out + i, load(line.acc + i) * inverse);
 }
 
 void merge_tile(Line& line, const float* partial, int64_t dim) {
     join(line, {partial[0], partial[1]});
-    for (int64_t i = 0; i < dim; i += 16) {
-        __m512 sum = _mm512_loadu_ps(partial + 16 + i);
-        if (line.begun) {
-            const __m512 old = _mm512_mul_ps(_mm512_loadu_ps(line.acc + i), _mm512_set1_ps(line.keep));
-            sum = _mm512_fmadd_ps(sum, _mm512_set1_ps(line.take), old);
-        }
-        _mm512_storeu_ps(line.acc + i, sum);
+    for (int64_t i = 0; i < dim; i += lanes) {
+        Lanes sum = load(partial + 16 + i);
+        if (line.begun) sum = fma(sum, all(line.take), load(line.acc + i) * all(line.keep));
+        store(line.acc + i, sum);
     }
     line.begun = true;
 }
@@ -429,6 +387,4 @@ void attention_merge(const Attention& a, const AttentionPiece& p) {
     }
 }
 
-}  // namespace transom::avx512
-
-#endif
+}  // namespace transom::TRANSOM_ISA

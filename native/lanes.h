@@ -1,0 +1,75 @@
+#pragma once
+// What kernels are written over: 16 lanes, whatever registers the CPU has. Every file of kernels/ is compiled
+// once for each instruction set, in a namespace of that name (TRANSOM_ISA), with the lanes that fit.
+// Lane j of a result is lane j of the arguments under one operation, so all instruction sets have the same bits.
+//
+//   Lanes    16 float32: + - * / round to nearest even
+//   Ints     16 int32, exact
+//   Bytes    32 int8
+//   Doubles  16 float64
+//   Mask     of 16 lanes
+//
+// Internal linkage throughout: the linker must not mix what was compiled for different sets.
+
+#include <cstdint>
+
+#include "numbers.h"
+
+#if defined(__AVX512VNNI__)
+#include "lanes_avx512.h"
+#elif defined(__AVX2__)
+#include "lanes_avx2.h"
+#else
+#include "lanes_portable.h"
+#endif
+
+namespace transom::TRANSOM_ISA {
+namespace {
+
+// Unrolled at every level: gcc 12 else clears sums in memory first.
+template <int Rows, int Columns>
+TRANSOM_INLINE void clear(Lanes (&sums)[Rows][Columns]) {
+#pragma GCC unroll 8
+    for (int r = 0; r < Rows; ++r) {
+#pragma GCC unroll 4
+        for (int c = 0; c < Columns; ++c) sums[r][c] = all(0.0f);
+    }
+}
+
+[[maybe_unused]] inline Lanes exp(Lanes x) {
+    const Mask low = below(x, all(exp_lowest));
+    x = lower(all(exp_highest), x);  // NaN stays
+    const Lanes n = rounded(x * all(log2e));
+    Lanes r = fma(n, all(-ln2_high), x);
+    r = fma(n, all(-ln2_low), r);
+    Lanes p = all(exp_terms[0]);
+    for (int i = 1; i < 6; ++i) p = fma(p, r, all(exp_terms[i]));
+    p = fma(p, r * r, r);
+    p = p + all(1.0f);
+    return pick(low, all(0.0f), p * power_of_two(n));
+}
+
+[[maybe_unused]] inline Lanes softcapped(Lanes score, float cap) {
+    const Lanes c = all(cap), one = all(1.0f), two = all(2.0f);
+    const Lanes e = exp(two * (score / c));
+    return c * (one - two / (e + one));
+}
+
+// Sum of squares of n (a multiple of 16) elements, folded.
+[[maybe_unused]] inline float squares(const float* x, int64_t n) {
+    Lanes acc = all(0.0f);
+    for (int64_t i = 0; i < n; i += lanes) {
+        const Lanes v = load(x + i);
+        acc = fma(v, v, acc);
+    }
+    return fold(acc);
+}
+
+// To float16, clamped to the finite range; NaN stays.
+[[maybe_unused]] inline void store_half(uint16_t* to, Lanes v) {
+    v = lower(all(half_highest), v);
+    store_as_half(to, higher(all(-half_highest), v));
+}
+
+}  // namespace
+}  // namespace transom::TRANSOM_ISA
