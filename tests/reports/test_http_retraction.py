@@ -11,7 +11,7 @@ from pathlib import Path
 import httpx
 import pytest
 from tests.english import passage, random_words
-from tests.over_http import Json, complete, events, samples, streamed_text
+from tests.over_http import Json, complete, events, samples, streamed_text, until
 from tests.serving import Serving, serving
 from tests.tiny import TinyShape, write_tiny_gguf
 
@@ -19,6 +19,7 @@ from transom.weights.builtin import resolve_model
 
 CLIENTS = 8
 FLAGS = ("--swa-full-tokens-ratio", "0.1", "--threads", "1")
+WAITING = "transom:num_queue_reqs"
 RETRACTIONS = "transom:num_retracted_requests_total"
 LENGTHS = "transom:request_finish_total/length"
 SHORT, SHORT_TOKENS = 12, 32
@@ -69,7 +70,7 @@ def test_retraction_over_http_with_every_invariant_checked(
 
 
 def texts_survive_retraction(server: Serving, asks: Sequence[Ask]) -> None:
-    """All at once, half of them streamed, then one at a time, cold: the texts are the same."""
+    """All at once (a pause sees to that), half of them streamed, then one at a time, cold: the same texts."""
     assert len(asks) == CLIENTS
     with server.client() as http:
         with ThreadPoolExecutor(CLIENTS) as threads:
@@ -80,7 +81,11 @@ def texts_survive_retraction(server: Serving, asks: Sequence[Ask]) -> None:
             assert all(asked.result() for asked in asking)
             assert (samples(http)[RETRACTIONS], samples(http)[LENGTHS]) == (0, SHORT)
             http.post("/flush_cache")
-            together = list(threads.map(lambda ask: text(http, ask, stream=ask.seed % 2 == 0), asks))
+            http.post("/pause_generation")
+            asked = [threads.submit(text, http, ask, stream=ask.seed % 2 == 0) for ask in asks]
+            until(lambda: samples(http)[WAITING] == CLIENTS)
+            http.post("/continue_generation")
+            together = [answer.result() for answer in asked]
         assert samples(http)[RETRACTIONS] > 0
         assert samples(http)[LENGTHS] == SHORT + CLIENTS
         for ask, words in zip(asks, together, strict=True):

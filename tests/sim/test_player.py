@@ -51,6 +51,17 @@ def test_tokens_that_are_free_cost_nothing() -> None:
     assert MachineCost(per_token=1.0, tokens_free=80).of(load) == 0.0
 
 
+def test_outputs_of_a_request_are_born_together_and_it_ends_with_the_last() -> None:
+    """The prompt is computed once; who asks next, one at a time, begins when the longest has ended."""
+    prompt = tokens(0, 4)
+    samples = [replace(asks(prompt, count), sample_of=0) for count in (3, 2)]
+    played = play(trace([asks(prompt, 1), *samples, asks(tokens(50, 4), 1)], concurrency=1), setting())
+    assert times(played) == [[1.0], [1.0, 2.0, 3.0], [1.0, 2.0], [4.0]]
+    assert [life.reason for life in played.lives] == [*[FinishReason.STOP] * 3, FinishReason.LENGTH]
+    assert [life.prompt_tokens for life in played.lives] == [4, 0, 0, 4]
+    assert played.stats.computed_tokens == 4 + 2 + 1 + 4
+
+
 def test_an_open_loop_waits_for_nobody_and_idle_time_costs_nothing() -> None:
     arrivals = [asks(tokens(0, 4), 1, at=0.0), asks(tokens(100, 4), 1, at=10.25)]
     played = play(trace(arrivals), setting())
@@ -107,7 +118,8 @@ def test_every_arrival_ends_once_with_the_tokens_it_was_to_get(name: str) -> Non
         setting(PRICES, max_total_tokens=20_000, kv_dtype="float16"),
     )
     for life, arrival in zip(played.lives, played.trace.arrivals, strict=True):
-        assert life.reason is FinishReason.LENGTH and not life.refused
+        ended = FinishReason.STOP if name == "rollouts" else FinishReason.LENGTH
+        assert life.reason is ended and not life.refused
         assert len(life.token_times) == len(arrival.outputs)
         assert life.token_times[-1] == life.ended_at
     assert played.stats.finished == len(played.lives)

@@ -21,7 +21,7 @@ def written(folder: Path, *lines: object) -> Path:
 
 
 def test_a_trace_that_is_written_is_the_same_when_read(tmp_path: Path) -> None:
-    for name in ("agents", "w4s"):
+    for name in ("agents", "w4s", "rollouts"):
         trace = make_trace(name, 1, 24)
         path = tmp_path / f"{name}.jsonl"
         write_trace(trace, path)
@@ -67,6 +67,8 @@ def test_a_header_says_the_block_size_and_empty_lines_are_passed_over(tmp_path: 
         ({**GOOD, "output_length": 0}, "output_length is 0; a whole number between 1 and"),
         ({**GOOD, "after": 1}, "after is 1; a whole number between 0 and 0"),
         ({**GOOD, "tenant": 4}, "tenant is 4; a string"),
+        ({"sample_of": 1, "output_length": 1}, "sample_of is 1; a whole number between 0 and 0"),
+        ({**GOOD, "sample_of": 0}, "arrival beside sample_of: it is that request's"),
         ({**GOOD, "priority": "high"}, "priority is 'high'"),
         ({"arrival": 0, "hash_ids": [1], "output_length": 1}, "input_length is missing"),
         (

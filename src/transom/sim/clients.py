@@ -3,7 +3,7 @@
 from collections import deque
 from heapq import heapify, heappop, heappush
 
-from transom.sim.trace import Trace, followers
+from transom.sim.trace import Trace, followers, samples
 
 
 class Clients:
@@ -16,7 +16,11 @@ class Clients:
         self._arrivals = trace.arrivals
         self._followers = followers(trace.arrivals)
         self._turnaround_s = turnaround_s
-        self._outside = [(a.at, index) for index, a in enumerate(trace.arrivals) if a.after is None]
+        self._unanswered = {first: 1 + len(others) for first, others in samples(trace.arrivals).items()}
+        """Of requests with several outputs: how many have not ended."""
+        self._outside = [
+            (a.at, index) for index, a in enumerate(trace.arrivals) if a.after is None and a.sample_of is None
+        ]
         heapify(self._outside)
         free = len(trace.arrivals) if trace.concurrency is None else trace.concurrency
         self._free_from = deque([0.0] * free)
@@ -37,8 +41,12 @@ class Clients:
         return asking
 
     def ended(self, index: int, now: float) -> None:
-        """The answer to an arrival is complete, or was refused."""
+        """The answer to an arrival is complete, or was refused. A request ends with its last output."""
         heard = now + self._turnaround_s
-        self._free_from.append(heard)
+        sample_of = self._arrivals[index].sample_of
+        first = index if sample_of is None else sample_of
+        self._unanswered[first] = self._unanswered.get(first, 1) - 1
+        if not self._unanswered[first]:
+            self._free_from.append(heard)
         for follower in self._followers.get(index, ()):
             heappush(self._outside, (heard + self._arrivals[follower].at, follower))

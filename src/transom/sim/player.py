@@ -1,6 +1,6 @@
 """Plays a trace: the real scheduler and memory core, virtual time, and a price in place of the model."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from transom.config import EngineConfig
@@ -15,8 +15,22 @@ from transom.sched.turn import Submit, Turn, turn
 from transom.sim.clients import Clients
 from transom.sim.costs import MachineCost
 from transom.sim.records import Cause, Life, Sample, Timeline, memory_of
-from transom.sim.trace import Arrival, Trace
-from transom.values import Choice, Ended, Request, RequestId, SpanWork, StepResult, StepWork, TokenChosen
+from transom.sim.trace import Arrival, Trace, samples
+from transom.values import (
+    Choice,
+    Ended,
+    Request,
+    RequestId,
+    Sampling,
+    Sibling,
+    SpanWork,
+    StepResult,
+    StepWork,
+    TokenChosen,
+)
+
+END = 1
+"""The last token of each of several outputs of a request: one limit is for them all, and most are shorter."""
 
 Progress = Callable[[int, int], None]
 """Told answers that ended, and of how many."""
@@ -67,6 +81,9 @@ class PricedRunner:
         self.now = 0.0
         self.busy_s = 0.0
         self._arrivals = trace.arrivals
+        families = samples(trace.arrivals)
+        self._several = {*families, *(index for others in families.values() for index in others)}
+        """Arrivals that share a request."""
         self._cost = cost
         self._cache = cache
         self._lives = lives
@@ -74,10 +91,11 @@ class PricedRunner:
 
     def run(self, work: StepWork) -> StepResult:
         choices = tuple([self._choose(span) for span in work.spans])
+        siblings = tuple([tuple([self._output(s.seed, 0) for s in span.siblings]) for span in work.spans])
         seconds = self._cost.seconds(work, self._cache)
         self.now += seconds
         self.busy_s += seconds
-        return StepResult(choices, seconds)
+        return StepResult(choices, seconds, siblings)
 
     def _choose(self, span: SpanWork) -> Choice | None:
         request, end = span.request, span.end
@@ -86,8 +104,12 @@ class PricedRunner:
         self._reached[request] = end
         if span.sampling is None:
             return None
-        arrival = self._arrivals[request]
-        return Choice(int(arrival.outputs[end - len(arrival.prompt)]), 0.0)
+        return self._output(request, end - len(self._arrivals[request].prompt))
+
+    def _output(self, index: int, number: int) -> Choice:
+        arrival = self._arrivals[index]
+        is_last = number == len(arrival.outputs) - 1
+        return Choice(END if is_last and index in self._several else int(arrival.outputs[number]), 0.0)
 
 
 class Player:
@@ -101,6 +123,7 @@ class Player:
         self.lives: dict[int, Life] = {}
         self.ended = 0
         self._clients = Clients(trace, setting.turnaround_s)
+        self._samples = samples(trace.arrivals)
         self._runner = PricedRunner(trace, setting.cost, self.cache, self.lives)
         self._page_bytes = tuple(shape.page_bytes for shape in self.sizing.shapes)
         self._paranoid = setting.engine.paranoid
@@ -142,8 +165,11 @@ class Player:
     def _ask(self, index: int) -> Request:
         arrival = self.trace.arrivals[index]
         at = arrival.at if arrival.after is None and self.trace.concurrency is None else self.now
+        others = self._samples.get(index, [])
         self.lives[index] = Life(at, len(arrival.prompt))
-        return request_of(index, arrival)
+        for output in others:
+            self.lives[output] = Life(at, 0)
+        return request_of(index, self.trace.arrivals, others)
 
     def _record(self, taken: Turn) -> None:
         if taken.failure is not None:
@@ -178,11 +204,15 @@ class Player:
         self._timeline.add(Sample(self.now, stats.running, stats.waiting, used, cached, dict(self._tokens)))
 
 
-def request_of(index: int, arrival: Arrival) -> Request:
+def request_of(index: int, arrivals: Sequence[Arrival], others: Sequence[int] = ()) -> Request:
+    """`others` are further outputs of it."""
+    arrival = arrivals[index]
     return Request(
         RequestId(index),
         arrival.prompt,
-        len(arrival.outputs),
+        max(len(arrivals[output].outputs) for output in (index, *others)),
+        stop_ids=frozenset({END}) if others else frozenset(),
         priority=arrival.priority,
         tenant=arrival.tenant,
+        siblings=tuple(Sibling(RequestId(output), Sampling(seed=output)) for output in others),
     )

@@ -18,7 +18,10 @@ class Cause(StrEnum):
 
 @dataclass(slots=True)
 class Life:
-    """What became of one request. Mutable, written by the player."""
+    """What became of one request. Mutable, written by the player.
+
+    Another output of a request (n > 1) has a life of its own, and no prompt: that is the first one's.
+    """
 
     asked_at: float
     prompt_tokens: int
@@ -38,8 +41,8 @@ class Life:
         if self.begins > 1:
             return
         self.begun_at = now
-        self.cached_tokens = span.start
-        if span.start:
+        self.cached_tokens = min(span.start, self.prompt_tokens)
+        if self.cached_tokens:
             self.found = Cause.REPAIR if span.clip else Cause.ISLAND
 
 

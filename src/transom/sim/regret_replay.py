@@ -16,7 +16,7 @@ import numpy as np
 from transom.kv.cache import HybridCache, Namespace
 from transom.kv.layout import CacheLayout, address_space
 from transom.kv.order import CachePolicy
-from transom.sim.trace import Trace, followers
+from transom.sim.trace import Trace, followers, samples
 from transom.values import RequestId, Tokens
 
 TOKEN_S = 0.02
@@ -71,22 +71,27 @@ def accesses(trace: Trace) -> tuple[Access, ...]:
 
 
 def beginnings(trace: Trace) -> Iterator[int]:
-    """Indices of the arrivals by when they begin: at most `concurrency` at once, others as they arrived."""
-    after = followers(trace.arrivals)
+    """Indices of the arrivals by when they begin: at most `concurrency` at once, others as they arrived.
+
+    Several outputs of a request begin one after the other, and it ends with the last.
+    """
+    after, several = followers(trace.arrivals), samples(trace.arrivals)
     ahead: list[tuple[float, int]] = []
     for index, arrival in enumerate(trace.arrivals):
-        if arrival.after is None:
+        if arrival.after is None and arrival.sample_of is None:
             heappush(ahead, (arrival.at, index))
     slots = [0.0] * (trace.concurrency or 0)
     while ahead:
         arrived, index = heappop(ahead)
         begin = max(arrived, heappop(slots)) if slots else arrived
-        end = begin + TOKEN_S * len(trace.arrivals[index].outputs)
+        outputs = [index, *several.get(index, ())]
+        ends = [begin + TOKEN_S * len(trace.arrivals[output].outputs) for output in outputs]
         if trace.concurrency:
-            heappush(slots, end)
-        yield index
-        for follower in after.get(index, ()):
-            heappush(ahead, (end + trace.arrivals[follower].at, follower))
+            heappush(slots, max(ends))
+        for output, end in zip(outputs, ends, strict=True):
+            yield output
+            for follower in after.get(output, ()):
+                heappush(ahead, (end + trace.arrivals[follower].at, follower))
 
 
 def with_memory(layout: CacheLayout, size: int, policy: CachePolicy = CachePolicy.VALUE) -> CacheLayout:

@@ -10,10 +10,14 @@ A first line may say more of all of them: {"trace": NAME, "concurrency": N, "blo
   outputs        token ids of the answer; or
   output_length  tokens of it
   tenant, priority, after (the number of an earlier request, from 0)
+
+A line that has `sample_of`, the number of an earlier one, is another output of its prompt, in the same
+request (n > 1), and has nothing but outputs or output_length.
 """
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -41,7 +45,9 @@ FIELDS = {
     "tenant",
     "priority",
     "after",
+    "sample_of",
 }
+OF_SAMPLES = {"sample_of", "outputs", "output_length"}
 
 
 class _Wrong(Exception):
@@ -62,7 +68,7 @@ def read_trace(path: Path) -> Trace:
             if number == 1 and found.keys() and found.keys() <= HEADER:
                 header = _header(found)
             elif found:
-                arrivals.append(_arrival(found, len(arrivals), header.get("block_size", BLOCK_TOKENS)))
+                arrivals.append(_arrival(found, arrivals, header.get("block_size", BLOCK_TOKENS)))
         except _Wrong as wrong:
             raise ConfigError(f"{path}:{number}: {wrong}") from None
     if not arrivals:
@@ -81,11 +87,11 @@ def _lines(trace: Trace) -> Iterator[dict[str, Any]]:
     header: dict[str, Any] = {"trace": trace.name}
     yield header if trace.concurrency is None else {**header, "concurrency": trace.concurrency}
     for arrival in trace.arrivals:
-        line: dict[str, Any] = {
-            "arrival": arrival.at,
-            "prompt": arrival.prompt.tolist(),
-            "outputs": arrival.outputs.tolist(),
-        }
+        outputs = arrival.outputs.tolist()
+        if arrival.sample_of is not None:
+            yield {"sample_of": arrival.sample_of, "outputs": outputs}
+            continue
+        line: dict[str, Any] = {"arrival": arrival.at, "prompt": arrival.prompt.tolist(), "outputs": outputs}
         more = {"tenant": arrival.tenant, "priority": arrival.priority}
         line |= {name: value for name, value in more.items() if value}
         yield line if arrival.after is None else {**line, "after": arrival.after}
@@ -116,10 +122,12 @@ def _header(found: dict[str, Any]) -> dict[str, Any]:
     return found
 
 
-def _arrival(found: dict[str, Any], index: int, block_tokens: int) -> Arrival:
-    unknown = sorted(found.keys() - FIELDS)
+def _arrival(found: dict[str, Any], earlier: Sequence[Arrival], block_tokens: int) -> Arrival:
+    index, unknown = len(earlier), sorted(found.keys() - FIELDS)
     if unknown:
         raise _Wrong(f"unknown field {unknown[0]!r}")
+    if "sample_of" in found:
+        return _sample(found, earlier)
     after = None if "after" not in found else _whole(found, "after", 0, index - 1)
     tenant = found.get("tenant", "")
     if not isinstance(tenant, str):
@@ -132,6 +140,16 @@ def _arrival(found: dict[str, Any], index: int, block_tokens: int) -> Arrival:
         priority=_whole(found, "priority", -1000, 1000) if "priority" in found else 0,
         after=after,
     )
+
+
+def _sample(found: dict[str, Any], earlier: Sequence[Arrival]) -> Arrival:
+    more = sorted(found.keys() - OF_SAMPLES)
+    if more:
+        raise _Wrong(f"{more[0]} beside sample_of: it is that request's")
+    first = _whole(found, "sample_of", 0, len(earlier) - 1)
+    if earlier[first].sample_of is not None:
+        raise _Wrong(f"sample_of is {first}, which is another's sample itself")
+    return replace(earlier[first], outputs=_outputs(found, len(earlier)), after=None, sample_of=first)
 
 
 def _moment(found: dict[str, Any]) -> float:

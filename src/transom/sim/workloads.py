@@ -106,12 +106,14 @@ def _answer(draw: Draw) -> Tokens:
 
 
 def _rollouts(draw: Draw, requests: int | None) -> Trace:
-    """Sixteen samples of each prompt, of very different lengths; more when slots come free."""
+    """Sixteen outputs of each prompt (n = 16), of very different lengths; a next one when all have ended."""
     arrivals: list[Arrival] = []
     while len(arrivals) < (requests or 256):
-        prompt = draw.begin(draw.between(120, 700))
-        arrivals += [Arrival(0.0, prompt, draw.tokens(draw.skewed(160, 0.8, 8, 1024))) for _ in range(16)]
-    return Trace("rollouts", tuple(arrivals), concurrency=64)
+        first, prompt = len(arrivals), draw.begin(draw.between(120, 700))
+        for number in range(16):
+            outputs = draw.tokens(draw.skewed(160, 0.8, 8, 1024))
+            arrivals.append(Arrival(0.0, prompt, outputs, sample_of=first if number else None))
+    return Trace("rollouts", tuple(arrivals), concurrency=4)
 
 
 def _documents(draw: Draw, requests: int | None) -> Trace:
@@ -182,7 +184,7 @@ WORKLOADS: Mapping[str, Workload] = {
         "8 conversations of 4 turns under 1,000 tokens of system prompt, 4 clients", _w4("w4s", 1004)
     ),
     "agents": Workload("agents that call tools and branch", _agents),
-    "rollouts": Workload("16 samples of each prompt, 64 at once", _rollouts),
+    "rollouts": Workload("16 outputs of each prompt (n = 16), 4 prompts at once", _rollouts),
     "documents": Workload("long documents, several questions each", _documents),
     "bursts": Workload("bursts of chats, and calm between", _bursts),
     "day": Workload("a day of chats, busier at noon", _day),
