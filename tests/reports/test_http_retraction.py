@@ -4,7 +4,7 @@ Answers were short until now, so that more begin than can be held to the end.
 """
 
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -70,7 +70,7 @@ def test_retraction_over_http_with_every_invariant_checked(
 
 
 def texts_survive_retraction(server: Serving, asks: Sequence[Ask]) -> None:
-    """All at once (a pause sees to that), half of them streamed, then one at a time, cold: the same texts."""
+    """All at once and in order (a pause sees to that), half of them streamed, then one at a time, cold."""
     assert len(asks) == CLIENTS
     with server.client() as http:
         with ThreadPoolExecutor(CLIENTS) as threads:
@@ -82,8 +82,10 @@ def texts_survive_retraction(server: Serving, asks: Sequence[Ask]) -> None:
             assert (samples(http)[RETRACTIONS], samples(http)[LENGTHS]) == (0, SHORT)
             http.post("/flush_cache")
             http.post("/pause_generation")
-            asked = [threads.submit(text, http, ask, stream=ask.seed % 2 == 0) for ask in asks]
-            until(lambda: samples(http)[WAITING] == CLIENTS)
+            asked: list[Future[str]] = []
+            for ask in asks:
+                asked.append(threads.submit(text, http, ask, stream=ask.seed % 2 == 0))
+                until(lambda: samples(http)[WAITING] == len(asked))
             http.post("/continue_generation")
             together = [answer.result() for answer in asked]
         assert samples(http)[RETRACTIONS] > 0
