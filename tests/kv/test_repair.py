@@ -115,6 +115,20 @@ def test_an_island_that_leaves_less_to_compute_comes_before_a_repair() -> None:
     assert world.latest_repair(namespace, up_to(24, 50)) == 14
 
 
+@pytest.mark.parametrize(("mix", "layers"), [("F", ()), ("FW", (1, 0, 1))])
+def test_who_wants_scores_of_a_prompt_computes_the_token_that_the_first_comes_from(
+    mix: str, layers: tuple[int, ...]
+) -> None:
+    """Whatever is cached beyond it; with full attention alone it is the first token computed."""
+    world = World(components(mix, 4), (64,) * len(mix), 4, layers=layers)
+    world.serve(up_to(24))
+    namespace, tokens = world.cache.namespace(RequestId(99), ""), np.array(up_to(24, 50), np.int32)
+    for latest in range(24):
+        starts = [offer.begin.start for offer in world.cache.offers(namespace, tokens, latest)]
+        assert max(starts) <= latest, (latest, starts)
+        assert mix == "FW" or starts[0] == latest, (latest, starts)
+
+
 def test_without_layers_no_repair_is_offered() -> None:
     world = World(components("FW", 4), (64, 64), 4)
     world.serve(up_to(24))
