@@ -1,10 +1,19 @@
-"""Files that a user asked for by name."""
+"""What a user is shown, and files asked for by name."""
 
+import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
+from rich.console import Console
+
 from transom.errors import ConfigError
+
+
+def screen() -> Console:
+    """Where no terminal says how wide it is, wide enough for all tables. Names and texts are no markup."""
+    width = None if sys.stdout.isatty() else 160
+    return Console(soft_wrap=True, highlight=False, markup=False, width=width)
 
 
 @contextmanager

@@ -8,14 +8,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from rich import box
-from rich.console import Console
 from rich.table import Table
 
 from transom import __version__
 from transom.charts.bars import Group, bars_svg
 from transom.charts.page import Chart
 from transom.config import cores_available
-from transom.outputs import write_files, writing
+from transom.outputs import screen, write_files, writing
 
 Figure = float | None
 """None stands for what does not apply."""
@@ -81,12 +80,6 @@ def publish(bench: str, sheets: Iterable[Sheet], wanted: Wanted) -> None:
     if wanted.svg is not None:
         for path in write_files(wanted.svg, pictures):
             console.print(f"wrote {path}")
-
-
-def screen() -> Console:
-    """Where no terminal says how wide it is, wide enough for all tables. What servers say is no markup."""
-    width = None if sys.stdout.isatty() else 160
-    return Console(soft_wrap=True, highlight=False, markup=False, width=width)
 
 
 def write_json(path: Path, bench: str, figures: Mapping[str, object]) -> None:

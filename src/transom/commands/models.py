@@ -1,7 +1,6 @@
 """`transom models`: what there is by name, and fetching it."""
 
 import argparse
-import sys
 from typing import TYPE_CHECKING, Any
 
 from transom.commands.parser import Parser, add_command
@@ -45,9 +44,9 @@ def _run(options: argparse.Namespace) -> None:
 
 
 def _list() -> None:
-    from rich.console import Console
     from rich.table import Table
 
+    from transom.outputs import screen
     from transom.weights.builtin import cache_folder, is_ready
     from transom.weights.catalogue import BUILTIN
 
@@ -56,9 +55,9 @@ def _list() -> None:
     for model in BUILTIN.values():
         here = "yes" if is_ready(model) else "no"
         table.add_row(model.name, _megabytes(model.size), model.licence, here, model.about)
-    console = Console(width=None if sys.stdout.isatty() else 160)
+    console = screen()
     console.print(table)
-    console.print(f"\nin {cache_folder()}", highlight=False)
+    console.print(f"\nin {cache_folder()}")
 
 
 def _megabytes(size: int) -> str:

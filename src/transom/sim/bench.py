@@ -13,6 +13,7 @@ from rich.table import Table
 from transom.config import EngineConfig
 from transom.engine.engine import load_engine
 from transom.errors import ConfigError
+from transom.outputs import screen
 from transom.sim.command import fitted_path
 from transom.sim.costs import RATES, write_cost
 from transom.sim.fit import Fit, Timed, fit
@@ -40,7 +41,7 @@ def bench_cost(config: EngineConfig, seed: int, output: Path | None) -> None:
         write_cost(found.cost, path)
     except OSError as error:
         raise ConfigError(f"{path}: {error.strerror}") from None
-    console = Console(soft_wrap=True, highlight=False)
+    console = screen()
     console.print(_residuals(steps, found))
     console.print(_rates(found))
     console.print(f"{len(steps)} kinds of steps, relative error {found.error:.1%} (root of the mean square)")

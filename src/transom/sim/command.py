@@ -13,7 +13,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from transom.config import CACHE_POLICIES, EngineConfig
 from transom.errors import ConfigError
-from transom.outputs import writing
+from transom.outputs import screen, writing
 from transom.sim.costs import MachineCost, read_cost
 from transom.sim.pictures import write_pictures
 from transom.sim.player import Played, Setting, play
@@ -152,7 +152,7 @@ def _report(
         with writing(asked.json):
             asked.json.write_text(text + "\n", encoding="utf-8")
     pictures = [] if asked.svg is None else write_pictures(runs, asked.svg)
-    console = Console(soft_wrap=True, highlight=False)
+    console = screen()
     first = next(iter(runs.values()))
     console.print(_heading(asked, first))
     console.print(table_of(summaries))
