@@ -13,6 +13,7 @@ from rich.text import Text
 
 from transom.chat.partner import Partner, Spent, Style
 from transom.chat.session import Quit, Say, Session, Show
+from transom.chat.wrap import Wrapper
 from transom.errors import TransomError
 from transom.weights.builtin import cache_folder
 
@@ -39,7 +40,7 @@ def talk(partner: Partner, style: Style, system: str) -> None:
 
 
 def _answer(console: Console, partner: Partner, session: Session, style: Style) -> None:
-    heard = _Heard()
+    heard = _Heard(Wrapper(console.width) if console.is_terminal else None)
     try:
         with _interrupts(partner):
             for piece in partner.answer(session.messages, style):
@@ -56,8 +57,9 @@ def _answer(console: Console, partner: Partner, session: Session, style: Style) 
 
 @dataclass(slots=True)
 class _Heard:
-    """One answer so far. Mutable."""
+    """One answer so far. Mutable. A pipe gets the text as it is."""
 
+    wrapper: Wrapper | None
     text: list[str] = field(default_factory=list)
     spent: Spent | None = None
     asked_at: float = field(default_factory=time.monotonic)
@@ -71,7 +73,7 @@ class _Heard:
                 self.first_at = time.monotonic()
             self.text.append(piece)
             # Not through rich: an answer's brackets are no markup, and it flushes per line.
-            sys.stdout.write(piece)
+            sys.stdout.write(self.wrapper.take(piece) if self.wrapper else piece)
             sys.stdout.flush()
 
     def summary(self) -> str:
