@@ -2,7 +2,7 @@
 
 import os
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from transom.errors import ConfigError
 
@@ -95,6 +95,8 @@ class ServerConfig:
     port: int = 8000
     """0 lets the system choose one."""
     served_model_name: str | None = None
+    api_keys: tuple[str, ...] = field(default=(), repr=False)
+    """One of them is asked for. None: nobody is asked."""
     finish_seconds: float = 5.0
     """How long answers may still finish once the server is asked to stop."""
     body_bytes_max: int = 16 << 20
@@ -105,6 +107,9 @@ class ServerConfig:
         _within("--port", self.port, 0, 65535)
         if not 0 <= self.finish_seconds <= 3600:
             raise ConfigError(f"--finish-seconds is {self.finish_seconds:g}; it must be between 0 and 3600")
+        for key in self.api_keys:
+            if not key.isascii() or not key.isprintable() or not key.strip() or key != key.strip():
+                raise ConfigError("an API key must be printable ASCII, and not begin or end with a space")
         if self.served_model_name == "":
             raise ConfigError("--served-model-name must not be empty")
 

@@ -1,6 +1,7 @@
 """`transom serve`."""
 
 import argparse
+import os
 from typing import Any
 
 from transom import logs
@@ -43,7 +44,7 @@ def add(commands: Any) -> Parser:
         "--host",
         default="127.0.0.1",
         metavar="ADDRESS",
-        help="default %(default)s, this machine only; 0.0.0.0 is every network it is in, without any key",
+        help="default %(default)s, this machine only; 0.0.0.0 is every network it is in: ask for a key then",
     )
     where.add_argument(
         "--port", type=int, default=8000, metavar="N", help="default %(default)s; 0 picks a free one"
@@ -52,6 +53,14 @@ def add(commands: Any) -> Parser:
         "--served-model-name",
         metavar="NAME",
         help="what clients call the model; default: its name, or the file's without .gguf",
+    )
+    where.add_argument(
+        "--api-key",
+        action="append",
+        default=[],
+        metavar="KEY",
+        help="ask for this key; may be given again. Who else is on this machine can read it in the list of "
+        "processes; the variable TRANSOM_API_KEY does the same in private. Default: nobody is asked",
     )
     add_engine_flags(parser)
     end = parser.add_argument_group("how it ends")
@@ -77,6 +86,7 @@ def _run(options: argparse.Namespace) -> None:
         host=options.host,
         port=options.port,
         served_model_name=options.served_model_name,
+        api_keys=tuple(filter(None, (*options.api_key, os.environ.get("TRANSOM_API_KEY")))),
         finish_seconds=options.finish_seconds,
     )
     engine = engine_config(options)

@@ -30,6 +30,7 @@ from transom.server.errors import (
     unavailable,
 )
 from transom.server.intake import Intake
+from transom.server.keys import Keys
 from transom.server.metrics import Metrics
 from transom.server.operations import Operations
 from transom.server.sending import GenerationResponse, Going, Job
@@ -142,7 +143,9 @@ def build_app(service: Service) -> ASGIApp:
         EngineDied: _problem,
         BadRequest: _problem,
     }
-    return RequestIds(Starlette(routes=service.routes(), exception_handlers=handlers))
+    app: ASGIApp = Starlette(routes=service.routes(), exception_handlers=handlers)
+    keys = service.config.api_keys
+    return RequestIds(Keys(app, keys) if keys else app)
 
 
 async def _problem(request: Request, error: Exception) -> Response:

@@ -30,15 +30,19 @@ def banner_lines(ready: wire.Ready, served_name: str, url: str) -> list[Line]:
     ]
 
 
-def curl_line(served_name: str, url: str) -> str:
-    """To paste into another terminal."""
+def curl_line(served_name: str, url: str, keys: int = 0) -> str:
+    """To paste into another terminal. Where a key is asked for, it is to be filled in: none is printed."""
     body = f'{{"model": "{served_name}", "prompt": "The capital of France is", "max_tokens": 16}}'
-    return f"curl {url}/v1/completions -H 'Content-Type: application/json' -d '{body}'"
+    key = "-H 'Authorization: Bearer KEY' " if keys else ""
+    return f"curl {url}/v1/completions {key}-H 'Content-Type: application/json' -d '{body}'"
 
 
-def show(ready: wire.Ready, served_name: str, url: str) -> None:
-    """Print the screen; in colour on a terminal only. A screen that nobody reads is no reason to end."""
-    lines, curl = banner_lines(ready, served_name, url), curl_line(served_name, url)
+def show(ready: wire.Ready, served_name: str, url: str, keys: int = 0) -> None:
+    """Print the screen; in colour on a terminal only. `keys`: how many there are.
+
+    A screen that nobody reads is no reason to end.
+    """
+    lines, curl = banner_lines(ready, served_name, url), curl_line(served_name, url, keys)
     if not sys.stdout.isatty():
         streams.say(sys.stdout, "\n".join([f"{line.label:<12}{line.text}" for line in lines] + ["", curl]))
         return

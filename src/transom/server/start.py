@@ -23,7 +23,7 @@ def serve_model(
 
     def announce(ready: wire.Ready, url: str) -> None:
         log.info("serving %s at %s", name, url)
-        banner.show(ready, name, url)
+        banner.show(ready, name, url, len(server.api_keys))
 
     recipe = Recipe(engine, log_config)
     serve(Site(server, recipe, name, lambda: load_text(engine.model)), sock, announce)

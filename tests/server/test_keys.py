@@ -1,0 +1,63 @@
+"""Keys: who has none is told so and reaches nothing, who has one is served as ever."""
+
+import asyncio
+from collections.abc import Mapping
+
+import httpx
+import pytest
+from starlette.types import Receive, Scope, Send
+from tests.over_http import refused
+
+from transom.config import ServerConfig
+from transom.errors import ConfigError
+from transom.server.app import RequestIds
+from transom.server.keys import Keys
+from transom.server.shapes import json_response
+
+KEYS = ("first key", "zweiter-Schlüssel".encode().hex())
+
+
+async def app(scope: Scope, receive: Receive, send: Send) -> None:
+    await json_response({"path": scope["path"]})(scope, receive, send)
+
+
+def ask(path: str, headers: Mapping[str, str] | None = None) -> httpx.Response:
+    async def asked() -> httpx.Response:
+        transport = httpx.ASGITransport(RequestIds(Keys(app, KEYS)))
+        async with httpx.AsyncClient(transport=transport, base_url="http://toy") as http:
+            return await http.post(path, headers=headers)
+
+    return asyncio.run(asked())
+
+
+@pytest.mark.parametrize("key", KEYS)
+@pytest.mark.parametrize("scheme", ["Bearer", "bearer"])
+def test_who_has_a_key_is_let_in(scheme: str, key: str) -> None:
+    assert ask("/v1/models", {"authorization": f"{scheme} {key}"}).json() == {"path": "/v1/models"}
+
+
+@pytest.mark.parametrize(
+    "authorization",
+    [None, "", "Bearer", "Bearer ", "Bearer first", "Bearer first keys", "Basic first key", "first key"],
+)
+@pytest.mark.parametrize("path", ["/v1/completions", "/metrics", "/flush_cache", "/nowhere", "/health/"])
+def test_others_are_refused_wherever_they_knock(path: str, authorization: str | None) -> None:
+    answer = ask(path, None if authorization is None else {"authorization": authorization})
+    error = refused(answer, 401)
+    assert error["code"] == "invalid_api_key"
+    assert answer.headers["www-authenticate"] == "Bearer" and answer.headers["x-request-id"]
+    assert not any(key in answer.text for key in KEYS)
+
+
+def test_whether_the_server_lives_is_no_secret() -> None:
+    assert ask("/health").status_code == 200
+
+
+@pytest.mark.parametrize("key", ["", " ", "a ", "ä", "a\nb"])
+def test_a_key_that_no_header_could_carry_is_refused(key: str) -> None:
+    with pytest.raises(ConfigError, match="an API key must be printable ASCII"):
+        ServerConfig(api_keys=(key,))
+
+
+def test_keys_are_not_shown_with_the_configuration() -> None:
+    assert "secret" not in repr(ServerConfig(api_keys=("secret",)))
