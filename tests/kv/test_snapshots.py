@@ -55,6 +55,19 @@ def test_who_was_to_copy_from_a_copy_not_run_yet_copies_from_the_page_left() -> 
     world.finish(reader)
 
 
+def test_a_snapshot_that_a_failed_step_was_to_write_is_not_found() -> None:
+    world = states()
+    job = world.admit(up_to(9))
+    world.compute(job, 8)
+    world.settle(job)
+    assert world.offer(up_to(9, 50))[1].begin.start == 8
+    world.cache.copies_failed()
+    assert world.offer(up_to(9, 50))[1].begin.start == 0
+    assert world.cache.pools[1].tree == 0
+    world.cache.check()
+    world.drop(job)
+
+
 def test_without_room_for_a_snapshot_none_is_kept_and_nothing_fails() -> None:
     world = states(pages=1)
     world.serve(up_to(20))
