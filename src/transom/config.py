@@ -109,7 +109,10 @@ class ServerConfig:
             raise ConfigError(f"--finish-seconds is {self.finish_seconds:g}; it must be between 0 and 3600")
         for key in self.api_keys:
             if not key.isascii() or not key.isprintable() or not key.strip() or key != key.strip():
-                raise ConfigError("an API key must be printable ASCII, and not begin or end with a space")
+                raise ConfigError(
+                    "an API key (--api-key, TRANSOM_API_KEY) must be printable ASCII, not empty, "
+                    "and not begin or end with a space"
+                )
         if self.served_model_name == "":
             raise ConfigError("--served-model-name must not be empty")
 

@@ -8,6 +8,7 @@ import pytest
 from starlette.types import Receive, Scope, Send
 from tests.over_http import refused
 
+from transom.cli import main
 from transom.config import ServerConfig
 from transom.errors import ConfigError
 from transom.server.app import RequestIds
@@ -55,8 +56,19 @@ def test_whether_the_server_lives_is_no_secret() -> None:
 
 @pytest.mark.parametrize("key", ["", " ", "a ", "ä", "a\nb"])
 def test_a_key_that_no_header_could_carry_is_refused(key: str) -> None:
-    with pytest.raises(ConfigError, match="an API key must be printable ASCII"):
+    with pytest.raises(ConfigError, match="must be printable ASCII, not empty"):
         ServerConfig(api_keys=(key,))
+
+
+def test_a_key_left_empty_by_mistake_does_not_open_the_server(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """As in `--api-key "$KEY"` where there is no KEY."""
+    assert main(["serve", "--port", "0", "--api-key", ""]) == 1
+    assert "TRANSOM_API_KEY" in capsys.readouterr().err
+    monkeypatch.setenv("TRANSOM_API_KEY", "")
+    assert main(["serve", "--port", "0"]) == 1
+    assert "not empty" in capsys.readouterr().err
 
 
 def test_keys_are_not_shown_with_the_configuration() -> None:

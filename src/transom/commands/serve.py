@@ -81,12 +81,18 @@ def add(commands: Any) -> Parser:
     return parser
 
 
+def _private_keys() -> tuple[str, ...]:
+    """One that is set and empty is passed on to be refused: whoever sets it wants no open server."""
+    key = os.environ.get("TRANSOM_API_KEY")
+    return () if key is None else (key,)
+
+
 def _run(options: argparse.Namespace) -> None:
     server = ServerConfig(
         host=options.host,
         port=options.port,
         served_model_name=options.served_model_name,
-        api_keys=tuple(filter(None, (*options.api_key, os.environ.get("TRANSOM_API_KEY")))),
+        api_keys=(*options.api_key, *_private_keys()),
         finish_seconds=options.finish_seconds,
     )
     engine = engine_config(options)
