@@ -1,5 +1,7 @@
 """Continuous batching with chunked prefill: plan, commit, and apply what was computed."""
 
+from collections.abc import Sequence
+
 from transom.errors import BadRequest, ConfigError, NoSpace
 from transom.kv.cache import Holding, HybridCache
 from transom.kv.journal import Transaction
@@ -180,16 +182,14 @@ class Scheduler:
             placed = self._place(plan, transaction)
         for victim in plan.retract:
             self._roster.retract(victim)
-        scheduled = tuple(
-            self._scheduled(self._running_for(intent, holding), intent.span) for intent, holding in placed
-        )
+        scheduled = self._scheduled(placed)
         self._counters.deferred_spans += len(plan.spans) - len(scheduled)
         if not scheduled:
             return self._idle()
         self._counters.steps += 1
         self._counters.spans += len(scheduled)
         copies, discards = self._cache.pending_copies(), self._cache.pending_discards()
-        step = Step(StepWork(tuple(map(_work, scheduled)), copies, discards), scheduled)
+        step = Step(StepWork(tuple([_work(*one) for one in scheduled]), copies, discards), scheduled)
         self._roster.in_flight = step
         return step
 
@@ -262,13 +262,26 @@ class Scheduler:
         self._counters.idle[reason] += 1
         return Idle(reason, self._roster.deadlines.next)
 
-    def _scheduled(self, running: Running, span: Span) -> Scheduled:
-        """With its siblings, if it is about to choose its first token."""
-        scheduled = Scheduled(running, span)
-        if not len(self._roster.siblings):
+    def _scheduled(self, placed: Sequence[Placed]) -> tuple[Scheduled, ...]:
+        """Who begins runs from here on. Who is about to choose its first token has its siblings with it."""
+        scheduled = [
+            Scheduled(
+                intent.running
+                if isinstance(intent, Continue)
+                else self._roster.begin(intent.waiting, holding),
+                intent.span,
+            )
+            for intent, holding in placed
+        ]
+        if len(self._roster.siblings):
+            scheduled = [self._with_siblings(one) for one in scheduled]
+        return tuple(scheduled)
+
+    def _with_siblings(self, scheduled: Scheduled) -> Scheduled:
+        progress = scheduled.running.progress
+        if not progress.samples_at(scheduled.span.end):
             return scheduled
-        siblings = self._roster.siblings.of(running.progress.id)
-        return Scheduled(running, span, siblings) if siblings and scheduled.samples else scheduled
+        return scheduled._replace(siblings=self._roster.siblings.of(progress.id))
 
     def _place(self, plan: Plan, transaction: Transaction) -> list[Placed]:
         """References first, then pages: no page that an admission counts on is reclaimed for a span.
@@ -321,14 +334,8 @@ class Scheduler:
             self._roster.running.refresh(intent.running)
         return True
 
-    def _running_for(self, intent: Continue | Admit, holding: Holding) -> Running:
-        if isinstance(intent, Continue):
-            return intent.running
-        return self._roster.begin(intent.waiting, holding)
 
-
-def _work(scheduled: Scheduled) -> SpanWork:
-    running, span, siblings = scheduled
+def _work(running: Running, span: Span, siblings: tuple[Progress, ...]) -> SpanWork:
     progress, holding = running.progress, running.holding
     request = progress.request
     return SpanWork(
@@ -336,10 +343,10 @@ def _work(scheduled: Scheduled) -> SpanWork:
         holding.row,
         span.start,
         progress.slice(span),
-        request.sampling if scheduled.samples else None,
-        clip=holding.clip,
-        store_from=holding.full_until,
-        siblings=tuple([sibling.request.sampling for sibling in siblings]) if siblings else (),
-        scoring=progress.scoring(span),
-        top=request.logprobs.top,
+        request.sampling if progress.samples_at(span.end) else None,
+        holding.clip,
+        holding.full_until,
+        tuple([sibling.request.sampling for sibling in siblings]) if siblings else (),
+        progress.scoring(span),
+        request.logprobs.top,
     )

@@ -85,10 +85,9 @@ class Progress:
     def outputs(self) -> int:
         return self.length - len(self.request.prompt)
 
-    @property
-    def wants_token(self) -> bool:
-        """Whether the token after the last known one is to be chosen. False only for max_tokens 0."""
-        return self.length < self.limit
+    def samples_at(self, end: int) -> bool:
+        """Whether a span that ends there reaches the last known token, and another is to follow."""
+        return end == self.length < self.limit
 
     @property
     def has_begun(self) -> bool:
@@ -161,12 +160,6 @@ class Scheduled(NamedTuple):
     running: Running
     span: Span
     siblings: tuple[Progress, ...] = ()
-
-    @property
-    def samples(self) -> bool:
-        """Whether the span reaches the last known token, and another may follow."""
-        progress = self.running.progress
-        return self.span.end == progress.length and progress.wants_token
 
 
 @dataclass(frozen=True, slots=True)
