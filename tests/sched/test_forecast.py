@@ -132,10 +132,10 @@ def test_what_others_read_too_does_not_come_back() -> None:
     for seed in (3, 4):
         world.submit([*distinct(16, 1), *distinct(5, seed)], 3)
     world.step()
-    running = world.scheduler._roster.running.states()
-    alone = held_alone(world.cache, [state.holding for state in running])
+    running = world.scheduler._roster.running
+    alone = held_alone(world.cache, running.columns())
     assert alone.tolist() == [[7 - 4, 6 - 4, 6 - 4], [2, 2, 2]]
-    assert [list(releases(world.cache, [state.holding])) for state in running] == alone.T.tolist()
+    assert [list(releases(world.cache, [state.holding])) for state in running.states()] == alone.T.tolist()
     world.finish()
 
 
@@ -181,7 +181,7 @@ def test_a_first_look_at_the_sums_lets_in_nobody_whom_the_forecast_does_not(
         [allocated // page, np.minimum(allocated // page, grids[1].held_up_to(80)[allocated // page])]
     )
     room = Room(pages, bytes, (2, 3))
-    outlook = Outlook(columns, known, steps, lambda: own, grids)
+    outlook = Outlook(columns, known, steps, lambda: own, 120, grids)
     alone = forecast(columns, known, steps, own, grids)
     for tokens, left, there in others:
         end = -(-(tokens + left) // page)

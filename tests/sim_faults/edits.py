@@ -162,13 +162,13 @@ EDITS = (
         "    self._cache.flush()\n",
         "",
     ),
-    Edit("a repair reads what is not there", 18, "scheduler:_work", "clip=holding.clip", "clip=0"),
+    Edit("a repair reads what is not there", 18, "scheduler:_work", "holding.clip,", "0,"),
     Edit(
         "full pages that were found are stored again",
         2,
         "scheduler:_work",
-        "store_from=holding.full_until",
-        "store_from=0",
+        "holding.full_until,",
+        "0,",
     ),
     Edit(
         "siblings say each other's tokens",

@@ -55,6 +55,7 @@ def without_holes(run: Run) -> Run:
 _count_nonzero = unwrap(np.count_nonzero)
 """Without the dispatch to other array types, which takes longer than the counting."""
 _ID = np.dtype(np.int64)
+_READ_ONCE = np.array(TREE - 1, np.int32)
 _ONE, _TREE = np.array(1, np.int32), np.array(TREE, np.int32)
 """As arrays: numpy takes twice as long to compute with a Python number."""
 _MARKS = np.arange(1 << 12, dtype=np.int32)
@@ -109,6 +110,13 @@ class PagePool:
         """How many rows read each of `pages`."""
         readers: NDArray[np.int32] = np.maximum(TREE - self._state[as_pages(pages)], 0)
         return readers
+
+    def alone(self, rows: NDArray[np.int32]) -> Pages:
+        """Of each row of `rows`: pages that no other row reads, private ones among them; 0 is no page."""
+        alone = self._state.take(rows.astype(_ID)) >= _READ_ONCE
+        alone &= rows != 0
+        counts: Pages = np.add.reduce(alone, axis=1, dtype=_ID)
+        return counts
 
     def idle_among(self, run: Run) -> bytes:
         """A byte per page: 1 where it is of the tree and no row reads it; 0 is no page."""

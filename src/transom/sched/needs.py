@@ -7,6 +7,7 @@ does not come back just to be thrown out again, and how often it can be retracte
 `max_tokens`.
 """
 
+from transom.kv.cache import HybridCache, Offer
 from transom.kv.components import PageRule
 from transom.sched.spans import Pages
 
@@ -22,5 +23,7 @@ def pages_at(grid: PageRule, end: int) -> int:
     return grid.held(grid.ceil(end))
 
 
-def added(a: Pages, b: Pages) -> Pages:
-    return tuple(x + y for x, y in zip(a, b, strict=True))
+def need(cache: HybridCache, offer: Offer, end: int) -> Pages:
+    """Pages that leave room when a request begins with `offer` and grows to `end`."""
+    growth = cache.growth(offer.begin, end)
+    return tuple(map(sum, zip(growth, offer.takes, offer.pins, strict=True)))

@@ -3,30 +3,58 @@
 from collections.abc import Callable, Sequence
 
 from transom.kv.components import PageRule
-from transom.kv.room import Room
+from transom.kv.room import Pages, Room
 from transom.sched.forecast import Counts, Forecast, Life, forecast
 from transom.sched.running import ALLOCATED, Columns
+
+
+class Ceiling:
+    """Owns a bound on the pages that requests come to take if everybody stays until the last has ended.
+
+    From sums alone: what all will write, and what a window holds at most. Never less than what a forecast
+    counts. Mutable, lives for one plan.
+    """
+
+    __slots__ = ("_grids", "_page", "_places", "others")
+
+    def __init__(self, columns: Columns, tokens: int, context: int, grids: Sequence[PageRule]) -> None:
+        """Of those that run, who come to `tokens` tokens together, and none of them beyond `context`."""
+        self._grids, self._page = grids, grids[0].page_size
+        running = columns.shape[1]
+        grown = tokens - int(columns[ALLOCATED].sum()) + running * (self._page - 1)
+        most = [running * grid.held(grid.entries(context)) * self._page for grid in grids]
+        self._places = [
+            min(grown, held) if grid.by_reference else 0 for held, grid in zip(most, grids, strict=True)
+        ]
+        """Slots in pages."""
+        self.others = 0
+        """Let in beside those that run."""
+
+    def let_in(self, life: Life) -> None:
+        """From now on it counts like those that run."""
+        self._places = self._with(life)
+        self.others += 1
+
+    def pages(self, life: Life) -> Pages:
+        """Of each component, with `life` let in too."""
+        return tuple([places // self._page for places in self._with(life)])
+
+    def _with(self, life: Life) -> list[int]:
+        grown = life.known + life.steps + self._page - 1
+        return [
+            places + beside * self._page + grid.rooted * grown
+            for places, beside, grid in zip(self._places, life.beside, self._grids, strict=True)
+        ]
 
 
 class Outlook:
     """Owns what is expected of those that run and of those let in since. Mutable, lives for one plan.
 
-    With room to spare there is place for all even if everybody stays until the last has ended, and windows
-    give nothing back: sums say so. Only else it is looked at who ends when, and what has come back by then.
+    With room to spare there is place for all even if nobody gives anything back: a ceiling says so. Only else
+    it is looked at who ends when, and what has come back by then.
     """
 
-    __slots__ = (
-        "_columns",
-        "_forecast",
-        "_grids",
-        "_known",
-        "_new",
-        "_own",
-        "_page",
-        "_steps",
-        "_tokens",
-        "others",
-    )
+    __slots__ = ("_ceiling", "_columns", "_forecast", "_grids", "_known", "_new", "_own", "_steps")
 
     def __init__(
         self,
@@ -34,38 +62,30 @@ class Outlook:
         known: Counts,
         steps: Counts,
         own: Callable[[], Counts],
+        context: int,
         grids: Sequence[PageRule],
     ) -> None:
         """Of those that run, each with its tokens and steps to go. `own`: what each of them holds alone."""
         self._columns, self._known, self._steps, self._own = columns, known, steps, own
-        self._grids, self._page = grids, grids[0].page_size
-        self.others = 0
-        """Let in beside those that run."""
+        self._grids = grids
+        self._ceiling = Ceiling(columns, int(known.sum() + steps.sum()), context, grids)
         self._new: list[Life] = []
-        """Of those, who is not in the forecast yet."""
+        """Let in, and not in the forecast yet."""
         self._forecast: Forecast | None = None
-        grown = int(known.sum() + steps.sum() - columns[ALLOCATED].sum()) + len(known) * (self._page - 1)
-        self._tokens = [grown if grid.by_reference else 0 for grid in grids]
-        """Places in pages that all together take if nobody ends: never less than what a forecast counts."""
+
+    @property
+    def others(self) -> int:
+        """Let in beside those that run."""
+        return self._ceiling.others
 
     def let_in(self, life: Life) -> None:
         """From now on it counts like those that run."""
-        self._tokens = self._with(life)
+        self._ceiling.let_in(life)
         self._new.append(life)
-        self.others += 1
 
     def fits(self, life: Life, room: Room) -> bool:
         """Whether, as long as `life` lasts, all that is expected to be taken is to be had in `room`."""
-        if room.covers([tokens // self._page for tokens in self._with(life)]):
-            return True
-        return self._looked_ahead().fits(life, room)
-
-    def _with(self, life: Life) -> list[int]:
-        grown = life.known + life.steps + self._page - 1
-        return [
-            tokens + beside * self._page + grid.rooted * grown
-            for tokens, beside, grid in zip(self._tokens, life.beside, self._grids, strict=True)
-        ]
+        return room.covers(self._ceiling.pages(life)) or self._looked_ahead().fits(life, room)
 
     def _looked_ahead(self) -> Forecast:
         """Made when first asked for, then only added to."""

@@ -6,6 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from transom.kv.cache import Holding, HybridCache
+from transom.sched.running import ALLOCATED, FULL_UNTIL, ROW, Columns
 from transom.sched.spans import Pages
 
 
@@ -14,17 +15,20 @@ def releases(cache: HybridCache, holdings: Sequence[Holding]) -> Pages:
     return tuple(_released(cache, component, holdings) for component in range(len(cache.rows)))
 
 
-def held_alone(cache: HybridCache, holdings: Sequence[Holding]) -> NDArray[np.int64]:
-    """Pages that only one row holds, per component and holding: `releases` of each alone."""
-    longest = max([max(holding.allocated, holding.full_until) for holding in holdings], default=0)
-    chosen = np.array([holding.row for holding in holdings], np.int64)
-    alone = np.zeros((len(cache.rows), len(holdings)), np.int64)
-    for component, grid in enumerate(cache.grids):
-        first = min([holding.kept[component] for holding in holdings], default=0)
-        pages = cache.rows[component].table[chosen, first : grid.entries(longest)]
-        single = (cache.pools[component].references(pages) <= 1) & (pages != 0)
-        alone[component] = np.count_nonzero(single, axis=1)
-    return alone
+def held_alone(cache: HybridCache, columns: Columns) -> NDArray[np.int64]:
+    """Pages that only one row holds, per component and request of `columns`: `releases` of each alone."""
+    allocated = columns[ALLOCATED]
+    if not len(allocated):
+        return np.zeros((len(cache.rows), 0), np.int64)
+    longest = int(np.maximum(allocated, columns[FULL_UNTIL]).max())
+    # What is computed may lie up to a page before what is allocated, and nobody keeps less than its window.
+    least = max(0, int(allocated.min()) - cache.layout.page_size)
+    return np.stack(
+        [
+            pool.alone(rows.table[columns[ROW], grid.first_entry(least) : grid.entries(longest)])
+            for pool, rows, grid in zip(cache.pools, cache.rows, cache.grids, strict=True)
+        ]
+    )
 
 
 def _released(cache: HybridCache, component: int, holdings: Sequence[Holding]) -> int:

@@ -12,8 +12,8 @@ from transom.values import RequestId
 Columns = NDArray[np.int64]
 """One column per request."""
 
-PROMPT, LIMIT, FULL_UNTIL, ALLOCATED = range(4)
-"""Rows of the table, in tokens."""
+PROMPT, LIMIT, FULL_UNTIL, ALLOCATED, ROW = range(5)
+"""Rows of the table, in tokens; the last says which row of the cache it is."""
 
 
 class RunningSet:
@@ -24,7 +24,7 @@ class RunningSet:
 
     def __init__(self, rows: int) -> None:
         self._ranks: Ranks[Running] = Ranks()
-        self._table: Columns = np.zeros((4, rows), np.int64)
+        self._table: Columns = np.zeros((5, rows), np.int64)
         self._states: tuple[Running, ...] | None = ()
         self._rows = np.zeros(0, np.int64)
 
@@ -52,7 +52,7 @@ class RunningSet:
     def columns(self) -> Columns:
         """A copy, in the order of `states`."""
         self.states()
-        return self._table[:, self._rows]
+        return self._table.take(self._rows, axis=1)
 
     # ------------------------------------------------------------ transitions
 
@@ -78,4 +78,5 @@ def column_of(state: Running) -> tuple[int, ...]:
         progress.kv_limit,
         holding.full_until,
         holding.allocated,
+        holding.row,
     )
