@@ -55,9 +55,9 @@ class Draft:
             self.pace.spend(intent.span)
         assert self.budget >= 0, (self.budget, intent)
 
-    def decode(self, running: Running, position: int) -> None:
-        self.spans.append(Continue(running, token_span(position)))
-        self.budget -= 1
+    def decode(self, running: Sequence[Running]) -> None:
+        self.spans += [Continue(state, token_span(state.holding.computed)) for state in running]
+        self.budget -= len(running)
 
     def take(self, need: Pages) -> None:
         self.room = self.room.less(need)

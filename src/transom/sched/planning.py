@@ -44,21 +44,23 @@ def _plan_decodes(draft: Draft, running: Sequence[Running]) -> None:
     reserve = _secure_lead(draft, running[0])
     prefills: list[Running] = []
     plenty = draft.room.covers((len(running),) * len(draft.room.pages))
+    decodes: list[Running] = []
     taking: list[Running] = []
     for position, state in enumerate(running):
         holding = state.holding
         end = holding.computed + 1
         if end != state.progress.length:
             prefills.append(state)
-        elif draft.budget == 0 or (draft.gone and holding.request in draft.gone):
+        elif len(decodes) == draft.budget or (draft.gone and holding.request in draft.gone):
             continue
         elif end <= holding.allocated:
-            draft.decode(state, end - 1)
+            decodes.append(state)
         elif plenty:
             taking.append(state)
-            draft.decode(state, end - 1)
+            decodes.append(state)
         elif _has_page(draft, state, position):
-            draft.decode(state, end - 1)
+            decodes.append(state)
+    draft.decode(decodes)
     if taking:  # a page each is to be had, so they are counted once and together
         draft.take(_growth_by_one(draft, taking))
     if reserve is not None:
