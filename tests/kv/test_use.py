@@ -19,3 +19,15 @@ def test_who_publishes_more_has_used_what_it_published_before() -> None:
     with world.cache.transaction():
         reclaim(world.cache.tree, 0, 1)
     assert {prefix for _, prefix in world.resident()[0]} == {(1,), (1, 1)}
+
+
+def test_what_a_hit_does_not_read_is_not_used() -> None:
+    """A window lies in the last node of the path: the one before is as old as it was."""
+    world = World(components("W", 2), (20,), 1, policy=CachePolicy.LRU)
+    for prompt in ([1, 1, 1, 1, 3], [1, 1, 1, 1, 2, 2, 2, 2], [9, 9], [1, 1, 1, 1, 2, 2, 2, 2, 5]):
+        world.serve(prompt)
+    before = world.resident()[0]
+    for _ in range(2):
+        with world.cache.transaction():
+            reclaim(world.cache.tree, 0, 1)
+    assert {prefix for _, prefix in before - world.resident()[0]} == {(1,), (1, 1, 1, 1, 3)}
