@@ -5,8 +5,8 @@
   python tools/mutants.py --docs FILE  all, and the table into that page's section; who noticed last time, as
                                        that page has it, is asked first
 
-Each runs in a copy of the tree, under a limit of CPU time, lest a busy machine seem to notice; a test that
-hangs has noticed too.
+Each runs in a copy of the tree, under limits of CPU time, lest a busy machine seem to notice, and of memory;
+a test that never ends has noticed too.
 """
 
 import argparse
@@ -14,6 +14,7 @@ import datetime
 import os
 import re
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -32,6 +33,8 @@ COPIED = ("src", "tests", "docs", "pyproject.toml", "README.md")
 HEADING = "## Mutants of kv/"
 LIMIT_SECONDS = 900
 """Of CPU time."""
+LIMIT_GIB = 4
+"""Of address space: an edit may let a loop grow a list until the machine has nothing left."""
 
 SUITE = ("tests/kv", "tests/fuzz", "tests/reports", "tests/faults", "tests/exhaustive")
 LAST = "test_machine.py"
@@ -79,7 +82,7 @@ def _run(tree: Path, tests: list[str]) -> str:
     """The test that failed first, or the limit passed, or nothing: also where there is no such test."""
     options = ("-x", "-q", "-m", "not slow and not model", "-p", "no:cacheprovider")
     environment = {**os.environ, "PYTHONPATH": str(tree / "src"), "PYTHONDONTWRITEBYTECODE": "1"}
-    limited = ("sh", "-c", f'ulimit -t {LIMIT_SECONDS}; exec "$@"', "sh")
+    limited = ("sh", "-c", f'ulimit -t {LIMIT_SECONDS}; ulimit -v {LIMIT_GIB << 20}; exec "$@"', "sh")
     done = subprocess.run(
         [*limited, sys.executable, "-m", "pytest", *options, "--timeout=0", *tests],
         cwd=tree,
@@ -88,7 +91,7 @@ def _run(tree: Path, tests: list[str]) -> str:
         text=True,
     )
     if done.returncode < 0:
-        return f"no end within {LIMIT_SECONDS} s of CPU time"
+        return f"a limit was passed ({signal.Signals(-done.returncode).name})"
     if done.returncode == 0 or "ERROR: not found: " in done.stderr + done.stdout:
         return ""
     found = re.search(r"^(?:FAILED|ERROR) (.+?)(?: - |$)", done.stdout, re.MULTILINE)

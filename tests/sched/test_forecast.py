@@ -8,10 +8,11 @@ from tests.sched.world import World
 
 from transom.kv.components import Grid, page_rule
 from transom.kv.room import Room
-from transom.sched.forecast import Forecast, Life, Lives, forecast, steps_to_go
-from transom.sched.outlook import Outlook
+from transom.sched.forecast import Counts, Forecast, Life, Lives, forecast, steps_to_go
+from transom.sched.outlook import Ceiling, Outlook
 from transom.sched.outputs import OutputLengths
 from transom.sched.releases import held_alone, releases
+from transom.sched.running import LIMIT
 from transom.values import Full, RequestId, State, Window
 
 GRIDS = (Grid(Full(), 1, rooted=True), Grid(Window(4), 1))
@@ -158,6 +159,29 @@ newcomers = st.lists(
 )
 
 
+class Crowd:
+    """Requests that run, drawn: their columns, tokens, steps to go, and what each holds alone."""
+
+    def __init__(self, those: list[tuple[int, int, int, int]], page: int) -> None:
+        self.grids = (Grid(Full(), page, rooted=True), Grid(Window(7), page))
+        self.known, self.steps, chunk, full_until = np.array(those, np.int64).reshape(-1, 4).T
+        allocated = (self.known - np.minimum(chunk, self.known - 1) + page - 1) // page * page
+        rows = np.arange(len(those))
+        limits, found = self.known + self.steps, np.minimum(full_until, self.known - 1)
+        self.columns = np.stack([self.known, limits, found, allocated, rows])
+        window = np.minimum(allocated // page, self.grids[1].held_up_to(80)[allocated // page])
+        self.own = np.stack([allocated // page, window])
+        self.page = page
+
+    def life(self, tokens: int, steps: int, there: int) -> Life:
+        """Of a newcomer, `there` of whose pages are found."""
+        end = -(-(tokens + steps) // self.page)
+        return Life(tokens, steps, (-min(there, end), min(end, self.grids[1].held(end))))
+
+    def forecast(self, steps: Counts) -> Forecast:
+        return forecast(self.columns, self.known, steps, self.own, self.grids)
+
+
 @given(
     those=st.lists(running, max_size=6),
     others=newcomers,
@@ -173,22 +197,38 @@ def test_a_first_look_at_the_sums_lets_in_nobody_whom_the_forecast_does_not(
     bytes: int,
 ) -> None:
     """With the look before it, it says what the forecast alone says, of one newcomer after the other."""
-    grids = (Grid(Full(), page, rooted=True), Grid(Window(7), page))
-    known, steps, chunk, full_until = np.array(those, np.int64).reshape(-1, 4).T
-    allocated = (known - np.minimum(chunk, known - 1) + page - 1) // page * page
-    columns = np.stack([known, known + steps, np.minimum(full_until, known - 1), allocated])
-    own = np.stack(
-        [allocated // page, np.minimum(allocated // page, grids[1].held_up_to(80)[allocated // page])]
-    )
+    crowd = Crowd(those, page)
     room = Room(pages, bytes, (2, 3))
-    outlook = Outlook(columns, known, steps, lambda: own, 120, grids)
-    alone = forecast(columns, known, steps, own, grids)
-    for tokens, left, there in others:
-        end = -(-(tokens + left) // page)
-        life = Life(tokens, left, (-min(there, end), min(end, grids[1].held(end))))
+    outlook = Outlook(crowd.columns, crowd.known, crowd.steps, lambda: crowd.own, 80, crowd.grids)
+    alone = crowd.forecast(crowd.steps)
+    for other in others:
+        life = crowd.life(*other)
         assert outlook.fits(life, room) == alone.fits(life, room)
         outlook.let_in(life)
         alone = alone.plus([life])
+
+
+@given(
+    those=st.lists(running, max_size=6),
+    others=newcomers,
+    page=st.sampled_from([1, 3, 4]),
+    part=st.integers(0, 4),
+)
+def test_where_all_can_come_to_their_limits_there_is_place_whatever_is_expected(
+    those: list[tuple[int, int, int, int]],
+    others: list[tuple[int, int, int]],
+    page: int,
+    part: int,
+) -> None:
+    """Room for what the ceiling says covers what is forecast when outputs stay behind their limits."""
+    crowd = Crowd(those, page)
+    ceiling = Ceiling(crowd.columns, int(crowd.columns[LIMIT].sum()), 80, crowd.grids)
+    expected = crowd.forecast(crowd.steps * part // 4)
+    for tokens, steps, there in others:
+        pages = ceiling.pages(crowd.life(tokens, steps, there))
+        assert expected.fits(crowd.life(tokens, steps * part // 4, there), Room(pages, 0, (0, 0)))
+        ceiling.let_in(crowd.life(tokens, steps, there))
+        expected = expected.plus([crowd.life(tokens, steps * part // 4, there)])
 
 
 def distinct(length: int, seed: int) -> list[int]:

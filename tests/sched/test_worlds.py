@@ -8,6 +8,7 @@ from tests.sched.world import World, minimum
 from transom.kv.layout import PrefixCaching
 from transom.sched.costs import StepCost
 from transom.sched.policy import SchedulePolicy
+from transom.sched.releases import held_alone, releases
 from transom.values import Chunked, ComponentSpec, Full, State, Window
 
 PAGES = (1, 3, 4, 16)
@@ -88,6 +89,25 @@ def test_every_text_is_the_cold_text_and_every_request_ends_once(seed: int, page
     world.runner.breaks_next = False
     world.require_all_cold()
     world.require_empty()
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_what_each_row_holds_alone_is_what_would_come_back_if_it_went(page: int) -> None:
+    """Counted over all that run at once, as page by page for each: slid windows and states too."""
+    compared = 0
+    for seed in range(12):
+        rng = random.Random(f"{seed} {page}")
+        world = random_world(rng, page, rng.choice(WINDOWS))
+        stems = [[rng.randrange(50) for _ in range(rng.randint(4, 30))] for _ in range(2)]
+        for _ in range(8):
+            submit_random(rng, world, stems)
+            world.step()
+            disturb(rng, world)
+            running = world.scheduler._roster.running
+            alone = held_alone(world.cache, running.columns()).T.tolist()
+            assert alone == [list(releases(world.cache, [state.holding])) for state in running.states()]
+            compared += len(alone)
+    assert compared > 50
 
 
 def test_the_worlds_show_what_they_are_to_show() -> None:
