@@ -26,7 +26,7 @@ LAYERS = (
     ("kv",),
     ("_native",),
     ("charts",),
-    ("config", "wire", "logs", "streams", "outputs"),
+    ("config", "wire", "logs", "streams", "outputs", "interrupts"),
     ("values", "errors"),
 )
 """Top first. A module may import from its own layer and from any below it."""

@@ -21,6 +21,7 @@ from transom import wire
 from transom.config import EngineConfig
 from transom.engine.engine import Engine, load_engine
 from transom.errors import BadRequest, TransomError
+from transom.interrupts import interrupt_held_back
 from transom.kv.explain import Explanation
 from transom.sched.turn import Abort, Command, Submit
 from transom.text.detokenize import Detokenizer
@@ -246,17 +247,18 @@ class LLM:
                 yield number, gained
 
     def _turn(self) -> None:
-        """One step of all that is open. Raises BadRequest for a refused submission."""
+        """One whole step of all that is open. Raises BadRequest for a refused submission."""
         engine = self.engine
-        commands, self._commands = self._commands, []
-        try:
-            turn = engine.turn(commands)
-        except BaseException:
-            self._tell_the_lost()
-            raise
-        for event in turn.events:
-            if event.request in self._inboxes:
-                self._inboxes[event.request].append(event)
+        with interrupt_held_back():
+            commands, self._commands = self._commands, []
+            try:
+                turn = engine.turn(commands)
+            except BaseException:
+                self._tell_the_lost()
+                raise
+            for event in turn.events:
+                if event.request in self._inboxes:
+                    self._inboxes[event.request].append(event)
         for refused in turn.rejected:
             raise refused.error
 

@@ -3,8 +3,10 @@
 import dataclasses
 import gc
 import itertools
+import signal
 import weakref
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -394,6 +396,65 @@ def test_request_ids_are_never_used_again(llm: LLM) -> None:
         for _ in range(3):
             llm.generate(["a"], max_tokens=1)
     assert len(set(seen)) == 3
+
+
+@pytest.fixture
+def default_sigint() -> Iterator[None]:
+    """As in a terminal: a program in the background of a shell begins with SIGINT ignored."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    assert signal.signal(signal.SIGINT, before) is signal.default_int_handler
+
+
+def interrupting(monkeypatch: pytest.MonkeyPatch, target: object, name: str, times: int) -> None:
+    """The next call of `target.name`, and none after it, meets Ctrl-C so often before it does its work."""
+    called, left = getattr(target, name), [times]
+
+    def interrupted(*arguments: Any, **keywords: Any) -> Any:
+        while left[0]:
+            left[0] -= 1
+            signal.raise_signal(signal.SIGINT)
+        return called(*arguments, **keywords)
+
+    monkeypatch.setattr(target, name, interrupted)
+
+
+@pytest.mark.usefixtures("default_sigint")
+@pytest.mark.parametrize("where", ["runner.run", "cache.extend", "cache.publish", "scheduler.plan"])
+def test_ctrl_c_is_heard_after_the_step_and_no_stream_is_lost(
+    llm: LLM, monkeypatch: pytest.MonkeyPatch, where: str
+) -> None:
+    whole = llm.generate(PROMPTS[:2], max_tokens=40, ignore_eos=True)
+    first, second = (llm.stream(prompt, max_tokens=40, ignore_eos=True) for prompt in PROMPTS[:2])
+    told = [*next(second).token_ids]
+    part, name = where.split(".")
+    with monkeypatch.context() as patch:
+        interrupting(patch, getattr(llm.engine, part), name, 1)
+        with pytest.raises(KeyboardInterrupt):
+            list(first)
+    told += [token for piece in second for token in piece.token_ids]
+    assert told == [*whole[1].token_ids]
+    llm.engine.cache.check()
+    assert llm.generate(PROMPTS[0], max_tokens=40, ignore_eos=True)[0].token_ids == whole[0].token_ids
+    assert llm.engine.scheduler.unfinished() == ()
+
+
+@pytest.mark.usefixtures("default_sigint")
+def test_a_second_ctrl_c_cuts_the_step_off(llm: LLM, monkeypatch: pytest.MonkeyPatch) -> None:
+    stream = llm.stream(PROMPTS[0], max_tokens=20, ignore_eos=True)
+    next(stream)
+    with monkeypatch.context() as patch:
+        interrupting(patch, llm.engine.runner, "run", 2)
+        with pytest.raises(KeyboardInterrupt):
+            llm.generate(PROMPTS[1])
+    with pytest.raises(TransomError, match="its step was interrupted"):
+        list(stream)
+
+
+def test_in_another_thread_than_the_main_one_nothing_is_held_back(llm: LLM) -> None:
+    with ThreadPoolExecutor(1) as pool:
+        found = pool.submit(llm.generate, PROMPTS[0], max_tokens=3, ignore_eos=True).result()
+    assert found[0].token_ids == llm.generate(PROMPTS[0], max_tokens=3, ignore_eos=True)[0].token_ids
 
 
 def test_an_interrupted_step_ends_the_streams_it_computed_for_and_no_later_ones(
