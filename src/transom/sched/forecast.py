@@ -13,6 +13,7 @@ Components that keep everything are counted as they grow; those that slide, as l
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,8 +27,7 @@ Counts = NDArray[np.int64]
 """An entry per request, or a row per component with an entry per request."""
 
 
-@dataclass(frozen=True, slots=True)
-class Life:
+class Life(NamedTuple):
     """A request that may come in: `known` tokens now, `steps` more until it ends.
 
     beside what it takes beside the pages of its tokens. Of components that keep everything, less what it need
