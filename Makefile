@@ -8,7 +8,7 @@ PYTEST_ARGS ?= -n 2 --dist loadfile
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 SOURCES := pyproject.toml CMakeLists.txt $(wildcard native/* native/kernels/*)
 
-.PHONY: serve test lint test-slow arm parity mutants wheels docs bench bench-peers pictures clean help
+.PHONY: serve test lint test-slow sanitize arm parity mutants wheels docs bench bench-peers pictures clean help
 
 help:  ## this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/make \1\t\2/p' Makefile
@@ -27,8 +27,11 @@ lint: $(VENV)/test.stamp  ## ruff and mypy --strict
 test-slow: $(VENV)/test.stamp  ## the heavy proofs; see docs/proof.md
 	$(BIN)/python -m pytest -m slow
 
+sanitize: $(VENV)/test.stamp  ## the kernels and their threads under gcc's sanitizers; part of test-slow
+	$(BIN)/python -m pytest -m slow tests/native/test_sanitizers.py
+
 arm: $(VENV)/test.stamp  ## kernels built for 64-bit ARM, emulated: the bits of x86; part of test-slow
-	$(BIN)/python -m pytest -m slow -rs tests/native
+	$(BIN)/python -m pytest -m slow -rs tests/native/test_digests.py
 
 parity: $(VENV)/test.stamp  ## the float32 reference against transformers; installs PyTorch (CPU)
 	$(PIP) install -q torch==2.13.0 transformers
