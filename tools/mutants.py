@@ -40,6 +40,9 @@ SUITE = ("tests/kv", "tests/fuzz", "tests/reports", "tests/faults", "tests/exhau
 LAST = "test_machine.py"
 """The slowest of tests/kv: with -x, what notices first ends the run."""
 
+NO_SUCH_TEST = 4
+"""Exit status of pytest where a file or a test that was named is not there."""
+
 LEFT_OUT = "test_http_retraction.py"
 """Slow to say what others say at once."""
 
@@ -92,7 +95,7 @@ def _run(tree: Path, tests: list[str]) -> str:
     )
     if done.returncode < 0:
         return f"a limit was passed ({signal.Signals(-done.returncode).name})"
-    if done.returncode == 0 or "ERROR: not found: " in done.stderr + done.stdout:
+    if done.returncode in (0, NO_SUCH_TEST):
         return ""
     found = re.search(r"^(?:FAILED|ERROR) (.+?)(?: - |$)", done.stdout, re.MULTILINE)
     return found[1] if found else f"exit status {done.returncode}"

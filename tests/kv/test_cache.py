@@ -6,8 +6,9 @@ from tests.kv.world import World, components, same
 
 from transom.errors import NoSpace
 from transom.kv.cache import PrefixCaching
+from transom.kv.components import Grid
 from transom.kv.reclaim import reclaim
-from transom.values import From, Full, RequestId, Window
+from transom.values import Full, RequestId, Window
 
 
 def hybrid(
@@ -264,6 +265,25 @@ def test_an_offer_stands_when_the_tree_has_grown() -> None:
     world.cache.check()
 
 
+def test_an_offer_within_a_page_stands_when_more_of_the_page_is_shared_by_now() -> None:
+    world = hybrid(page_size=4, window=4)
+    world.serve(up_to(5, 90, 91, 92))
+    asked = up_to(9)
+    namespace, offer = world.offer(asked)
+    world.serve(up_to(7, 93))
+    assert world.offer(asked)[1].begin.start == 7
+    holding = world.cache.admit(RequestId(99), namespace, np.array(asked, np.int32), offer)
+    assert holding.start == offer.begin.start == 5
+    world.cache.check()
+
+
+def test_a_hit_is_counted_where_there_was_one() -> None:
+    world = hybrid(page_size=4, window=4)
+    for prompt, hits in ((up_to(8), 0), ([50, 51], 0), (up_to(8, 60), 1)):
+        world.serve(prompt)
+        assert (world.cache.stats().hits, world.cache.stats().hit_tokens) == (hits, 8 * hits)
+
+
 def test_no_row_is_no_space() -> None:
     world = World((Full(),), (16,), 1, rows=1, context=8)
     world.admit([1, 2])
@@ -324,12 +344,12 @@ def test_a_long_run_of_holes_is_crossed_in_a_few_looks(monkeypatch: pytest.Monke
     with world.cache.transaction():
         reclaim(world.cache.tree, 1, world.cache.pools[1].idle)
     looks: list[int] = []
-    needed = Window.needed
+    needed = Grid.needed
 
-    def counted(self: Window, end: int) -> From:
+    def counted(self: Grid, end: int) -> int:
         looks.append(end)
         return needed(self, end)
 
-    monkeypatch.setattr(Window, "needed", counted)
+    monkeypatch.setattr(Grid, "needed", counted)
     assert world.offer(range(510))[1].begin.start == 0
     assert len(looks) < 20, looks

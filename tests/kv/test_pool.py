@@ -80,6 +80,17 @@ def test_references_count_readers(pool: PagePool, journal: Journal) -> None:
         assert [type(pool.idle), type(pool.unreferenced(pages))] == [int, int], "not numpy's: they are sent"
 
 
+def test_only_pages_of_the_tree_are_read(pool: PagePool, journal: Journal) -> None:
+    with journal.transaction():
+        private = pool.take(2, owner=1)
+        published = pool.take(2, owner=1)
+        pool.adopt(published, owner=1)
+        for pages in (private, [published[0], private[0]], pool.free_pages()[:1]):
+            with pytest.raises(AssertionError):
+                pool.reference(pages)
+        assert pool.references(range(7)).tolist() == [0, 0, 0, 1, 1, 0, 0]
+
+
 def test_undoing_restores_the_order_of_the_free_list(pool: PagePool, journal: Journal) -> None:
     before = pool.free_pages().tolist()
     with pytest.raises(KeyError), journal.transaction():

@@ -2,7 +2,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from transom.kv.room import Room
 from transom.sched.spans import chunk_end, fit_end, is_cut
 from transom.sched.states import Span
 
@@ -43,20 +42,6 @@ def test_a_chunk_is_cut_only_when_it_stops_inside_a_page_before_the_end() -> Non
     assert is_cut(5, 9, 4)
     assert not is_cut(8, 9, 4)
     assert not is_cut(9, 9, 4)
-
-
-def test_what_a_span_lacks_is_of_the_worst_component() -> None:
-    assert Room((2, 5), 0, (0, 0)).lacks((3, 1)) == 1
-    assert Room((3, 1), 0, (0, 0)).lacks((3, 1)) == 0
-    assert Room((9, 9), 0, (0, 0)).lacks((3, 1)) == 0
-
-
-def test_what_a_span_lacks_in_bytes_is_saved_by_every_component_that_grows() -> None:
-    room = Room((9, 9), 100, (30, 10))
-    assert [room.lacks(need) for need in ((2, 4), (3, 3), (4, 4), (4, 0))] == [0, 1, 2, 1]
-    assert room.covers((2, 4)) and not room.covers((3, 3))
-    assert room.alone() == (3, 9)
-    assert room.less((2, 2)).more((0, 1)) == Room((7, 8), 30, (30, 10))
 
 
 @given(start=small, left=st.integers(1, 60), room=st.integers(0, 20), page=pages)
