@@ -8,7 +8,7 @@ PYTEST_ARGS ?= -n 2 --dist loadfile
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 SOURCES := pyproject.toml CMakeLists.txt $(wildcard native/* native/kernels/*)
 
-.PHONY: serve test lint test-slow sanitize arm parity mutants wheels docs bench bench-peers pictures clean help
+.PHONY: serve test lint test-slow soak sanitize arm parity mutants wheels docs bench bench-peers pictures clean help
 
 help:  ## this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/make \1\t\2/p' Makefile
@@ -26,6 +26,9 @@ lint: $(VENV)/test.stamp  ## ruff and mypy --strict
 
 test-slow: $(VENV)/test.stamp  ## the heavy proofs; see docs/proof.md
 	$(BIN)/python -m pytest -m slow
+
+soak: $(VENV)/test.stamp  ## five minutes of storms over HTTP (SOAK_ROUNDS=60); part of test-slow
+	$(BIN)/python -m pytest -m slow -s tests/e2e/test_soak.py
 
 sanitize: $(VENV)/test.stamp  ## the kernels and their threads under gcc's sanitizers; part of test-slow
 	$(BIN)/python -m pytest -m slow tests/native/test_sanitizers.py
