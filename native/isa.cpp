@@ -19,12 +19,19 @@ struct Feature {
 };
 
 #if defined(__x86_64__)
-// gcc 12 does not know it by name. The CPU says so itself: leaf 7, subleaf 1, EAX.
+// clang 14 does not know it by name. The CPU says so itself: leaf 1, ECX.
+bool supports_f16c() {
+    unsigned a = 0, b = 0, c = 0, d = 0;
+    if (!__get_cpuid(1, &a, &b, &c, &d)) return false;
+    return (c & (1u << 29)) != 0 && __builtin_cpu_supports("avx");  // the latter: the system saves registers
+}
+
+// gcc 12 does not know it by name: leaf 7, subleaf 1, EAX.
 bool supports_avxvnni() {
     unsigned a = 0, b = 0, c = 0, d = 0;
     if (!__get_cpuid_count(7, 0, &a, &b, &c, &d) || a < 1) return false;
     __get_cpuid_count(7, 1, &a, &b, &c, &d);
-    return (a & (1u << 4)) != 0 && __builtin_cpu_supports("avx2");  // the latter: the system saves registers
+    return (a & (1u << 4)) != 0 && __builtin_cpu_supports("avx2");
 }
 #endif
 
@@ -34,7 +41,7 @@ std::vector<Feature> features() {
     return {
         {"avx2", __builtin_cpu_supports("avx2") != 0},
         {"fma", __builtin_cpu_supports("fma") != 0},
-        {"f16c", __builtin_cpu_supports("f16c") != 0},
+        {"f16c", supports_f16c()},
         {"avxvnni", supports_avxvnni()},
         {"avx512f", __builtin_cpu_supports("avx512f") != 0},
         {"avx512bw", __builtin_cpu_supports("avx512bw") != 0},

@@ -49,6 +49,7 @@ def talk_nonsense(http: httpx.Client) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(0)  # each request has its own
 def test_storm_after_storm_leaves_nothing_behind(tmp_path: Path) -> None:
     assert ROUNDS >= 6, "too few to see a trend"
     rng = random.Random(11)
