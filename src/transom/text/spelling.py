@@ -48,6 +48,8 @@ class SentencePieceSpelling:
             unk_token=None if unknown is None else vocabulary.pieces[unknown],
             fuse_unk=True,
             byte_fallback=True,
+            # It would keep what became of the last ten thousand texts, whole, which nobody sends twice.
+            cache_capacity=0,
         )
         self.encoder = tokenizers.Tokenizer(model)
         self.encoder.normalizer = normalizers.Replace(" ", SPACE)
