@@ -74,5 +74,5 @@ def told(answer: Json) -> Told:
 
 def require_cold(http: httpx.Client, body: Json, answer: Told) -> None:
     """The answer is what it is on an empty cache, alone."""
-    http.post("/flush_cache")
+    assert http.post("/flush_cache").status_code == 200
     assert told(complete(http, **body)) == answer, body

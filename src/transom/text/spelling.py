@@ -48,7 +48,7 @@ class SentencePieceSpelling:
             unk_token=None if unknown is None else vocabulary.pieces[unknown],
             fuse_unk=True,
             byte_fallback=True,
-            # It would keep what became of the last ten thousand texts, whole, which nobody sends twice.
+            # It would keep the first ten thousand texts below 256 bytes, as a text is one word to it.
             cache_capacity=0,
         )
         self.encoder = tokenizers.Tokenizer(model)
