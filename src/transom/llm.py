@@ -8,10 +8,13 @@ for completion in llm.generate(["The capital of France is"], max_tokens=8):
 """
 
 import itertools
+import signal
+import threading
 from collections import deque
 from collections.abc import Generator, Iterator, Sequence
-from contextlib import closing
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, replace
+from types import FrameType
 from typing import Any, Protocol, Self, TypedDict, TypeVar, Unpack, cast
 
 import numpy as np
@@ -21,9 +24,8 @@ from transom import wire
 from transom.config import EngineConfig
 from transom.engine.engine import Engine, load_engine
 from transom.errors import BadRequest, TransomError
-from transom.interrupts import interrupt_held_back
 from transom.kv.explain import Explanation
-from transom.sched.turn import Abort, Command, Submit
+from transom.sched.loop import Abort, Command, Submit
 from transom.text.detokenize import Detokenizer
 from transom.text.stops import StopMatcher
 from transom.text.tokenizer import Tokenizer
@@ -249,7 +251,7 @@ class LLM:
     def _turn(self) -> None:
         """One whole step of all that is open. Raises BadRequest for a refused submission."""
         engine = self.engine
-        with interrupt_held_back():
+        with _interrupt_held_back():
             commands, self._commands = self._commands, []
             try:
                 turn = engine.turn(commands)
@@ -429,3 +431,29 @@ def _sampling(options: Options) -> Sampling:
 
 
 __all__ = ["LLM", "Completion", "EngineOptions", "Options", "Piece", "Prompt", "Score"]
+
+
+@contextmanager
+def _interrupt_held_back() -> Iterator[None]:
+    """A block that the first SIGINT does not cut short: it is handled after it. A second one is at once.
+
+    Only Python's main thread is ever interrupted; in others, and where SIGINT has no handler in Python, this
+    does nothing.
+    """
+    handler = signal.getsignal(signal.SIGINT)
+    if threading.current_thread() is not threading.main_thread() or not callable(handler):
+        yield
+        return
+    held: list[FrameType | None] = []
+
+    def hold(number: int, frame: FrameType | None) -> None:
+        signal.signal(number, handler)
+        held.append(frame)
+
+    signal.signal(signal.SIGINT, hold)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, handler)
+        if held:
+            handler(signal.SIGINT, held[0])

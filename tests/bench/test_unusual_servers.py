@@ -12,7 +12,7 @@ from tests.bench.test_serve import measured
 from tests.over_http import Json
 
 from transom.bench.sheet import Wanted
-from transom.cli import main
+from transom.cli.main import main
 from transom.errors import TransomError
 
 

@@ -22,7 +22,7 @@ def test_the_unit_is_well_formed(tmp_path: Path) -> None:
 
 def test_the_unit_starts_the_command_that_there_is() -> None:
     (start,) = [line for line in UNIT.read_text().splitlines() if line.startswith("ExecStart=")]
-    from transom.cli import parsers
+    from transom.cli.main import parsers
 
     words = start.split()[1:]
     parser, _ = parsers()

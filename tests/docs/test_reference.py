@@ -11,9 +11,10 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 from tests.docs.pages import CODE, DOCS, PAGES, ROOT, anchor, blocks, links, rows, sections, text_of
 
-from transom import cli, wire
+from transom import wire
+from transom.cli import main as cli
 from transom.config import ServerConfig
-from transom.server import schema
+from transom.server import protocol
 from transom.server.app import Service
 from transom.server.metrics import Metrics
 
@@ -188,14 +189,14 @@ def test_every_endpoint_is_documented_and_no_other() -> None:
     assert said == there, "docs/serving.md, section '## Endpoints'"
 
 
-@pytest.mark.parametrize("kind", [schema.CompletionRequest, schema.ChatRequest])
+@pytest.mark.parametrize("kind", [protocol.CompletionRequest, protocol.ChatRequest])
 def test_every_field_of_a_request_is_documented(kind: Any) -> None:
     said = set(CODE.findall(sections(SERVING_PAGE)["Fields of a request"]))
     missing = set(kind.__struct_fields__) - said
     assert not missing, f"docs/serving.md, section '## Fields of a request': {sorted(missing)}"
 
 
-@pytest.mark.parametrize("kind", [schema.AbortRequest, schema.PauseRequest, schema.UpdateRequest])
+@pytest.mark.parametrize("kind", [protocol.AbortRequest, protocol.PauseRequest, protocol.UpdateRequest])
 def test_every_field_of_a_command_is_documented(kind: Any) -> None:
     section = sections(SERVING_PAGE)["Commands"]
     for field in kind.__struct_fields__:

@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from tests.server.test_cli import transom
+from tests.cli.test_serve import transom
 from tests.serving import serving
 
 EXAMPLES = Path(__file__).parents[2] / "examples"

@@ -5,9 +5,9 @@ import sys
 from pathlib import Path
 
 import pytest
-from tests.tools import SCRIPT, SHELL, preflight
+from tests.preflight import SCRIPT, SHELL, preflight
 
-from transom.commands.model import GEMMA_HELP
+from transom.cli.model import GEMMA_HELP
 from transom.weights.catalogue import GEMMA_NOTICE
 
 PROGRAMS = ("git", "make", "g++", "awk", "df")

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 from tests.docs.pages import blocks
 from tests.over_http import complete, is_alive, until
+from tests.preflight import preflight
 from tests.serving import descendants, started
-from tests.tools import preflight
 
 from transom.weights.catalogue import GEMMA_NOTICE
 

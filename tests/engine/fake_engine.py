@@ -23,9 +23,9 @@ from transom import wire
 from transom.config import EngineConfig
 from transom.engine import process
 from transom.errors import BadRequest, ModelFileError, RequestTooLarge
-from transom.sched import turn as sched
+from transom.sched import loop as sched
 from transom.sched.commands import Done
-from transom.sched.states import Idle, IdleReason
+from transom.sched.request import Idle, IdleReason
 from transom.values import (
     Alternative,
     Choice,

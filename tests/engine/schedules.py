@@ -16,9 +16,10 @@ from transom.models.spec import Model
 from transom.ops.protocol import F32, Ops, SpanRows
 from transom.ops.reference import ReferenceOps
 from transom.ops.store import KVStore, KVType
-from transom.sched.outputs import MEMORY
+from transom.sched.loop import Abort, Command, Submit, turn
+from transom.sched.output_lengths import MEMORY
 from transom.sched.submission import outputs_of
-from transom.sched.turn import Abort, Command, Submit, turn
+from transom.steps import StepResult, StepWork
 from transom.values import (
     Choice,
     Ended,
@@ -28,8 +29,6 @@ from transom.values import (
     Request,
     RequestId,
     Sampling,
-    StepResult,
-    StepWork,
     TokenChosen,
 )
 

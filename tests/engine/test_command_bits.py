@@ -25,7 +25,7 @@ from transom.errors import BadRequest
 from transom.models.load import load_model
 from transom.models.spec import Model
 from transom.ops.choose import choose_ops
-from transom.sched.turn import Command, Pause, Resume, Submit, UpdateWeights, turn
+from transom.sched.loop import Command, Pause, Resume, Submit, UpdateWeights, turn
 from transom.values import (
     FinishReason,
     Logprobs,

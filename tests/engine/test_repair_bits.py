@@ -20,13 +20,13 @@ from tests.tiny import TinyShape, vocabulary, write_tiny_gguf
 from transom.config import EngineConfig
 from transom.engine.engine import Engine
 from transom.kv import match
-from transom.kv.reclaim import reclaim
+from transom.kv.eviction import reclaim
 from transom.models.load import load_model
 from transom.models.spec import Model
 from transom.ops.choose import choose_ops
 from transom.ops.protocol import Ops
 from transom.ops.reference import ReferenceOps
-from transom.sched.turn import Submit
+from transom.sched.loop import Submit
 from transom.values import Request, RequestId, Sampling
 from transom.weights.gguf import read_gguf
 

@@ -13,7 +13,7 @@ from transom.kv import match
 from transom.kv.cache import Begin
 from transom.models.load import load_model
 from transom.ops.choose import choose_ops
-from transom.sched.turn import Submit
+from transom.sched.loop import Submit
 from transom.values import Request, RequestId, Tokens
 from transom.weights.builtin import resolve_model
 from transom.weights.gguf import read_gguf

@@ -5,9 +5,9 @@ import pytest
 
 from transom.errors import ConfigError
 from transom.kv.cache import CacheLayout, HybridCache
+from transom.kv.component_specs import Full, Window
 from transom.kv.layout import address_space, bytes_alone
 from transom.ops.store import KVStore, KVType, PageShape, runs
-from transom.values import Full, Window
 
 
 def test_pages_are_discarded_in_runs() -> None:

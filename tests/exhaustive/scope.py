@@ -11,13 +11,13 @@ from hashlib import blake2b
 
 import numpy as np
 
-from transom.fuzz import operations as do
-from transom.fuzz.driver import Driver
-from transom.fuzz.operations import Operation, Setting
-from transom.fuzz.residency import nodes
 from transom.kv.cache import HybridCache, Namespace
 from transom.kv.holding import Holding
 from transom.values import RequestId
+from transom_lab.fuzz import operations as do
+from transom_lab.fuzz.driver import Driver
+from transom_lab.fuzz.operations import Operation, Setting
+from transom_lab.fuzz.residency import nodes
 
 Move = tuple[Operation, ...]
 Path = tuple[Move, ...]

@@ -9,13 +9,13 @@ from dataclasses import replace
 import pytest
 from tests.exhaustive.scope import Scope, Wrong, explore
 
-from transom.fuzz import operations as do
-from transom.fuzz.operations import Setting
 from transom.kv.cache import HybridCache
-from transom.kv.components import PageRule
 from transom.kv.holding import Holding
 from transom.kv.match import Hit, Share
+from transom.kv.page_rules import PageRule
 from transom.values import Tokens
+from transom_lab.fuzz import operations as do
+from transom_lab.fuzz.operations import Setting
 
 SAME = ((1, 1, 1), (1, 1, 1))
 APART = ((1, 1, 1), (1, 1, 2))

@@ -3,8 +3,8 @@
 from collections.abc import Sequence
 
 from transom.errors import NoSpace
-from transom.fuzz.kinds import components, first_key
-from transom.fuzz.world import Job, World
+from transom_lab.fuzz.kinds import components, first_key
+from transom_lab.fuzz.world import Job, World
 
 FULL, WINDOW = 0, 1
 

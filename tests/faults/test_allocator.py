@@ -30,12 +30,13 @@ from tests.tiny import TinyShape, write_tiny_gguf
 from transom.config import EngineConfig
 from transom.engine.sizing import size_pools
 from transom.errors import ConfigError, NoSpace
-from transom.fuzz.kinds import components
-from transom.fuzz.world import World
 from transom.kv.cache import CacheLayout, HybridCache
+from transom.kv.component_specs import Full, Window
 from transom.models.load import load_model
-from transom.values import FinishReason, Full, Window
+from transom.values import FinishReason
 from transom.weights.gguf import read_gguf
+from transom_lab.fuzz.kinds import components
+from transom_lab.fuzz.world import World
 
 
 def test_a_01_pages_that_come_back_are_paired_with_nothing() -> None:

@@ -8,11 +8,13 @@ from tests.sched.world import World
 
 from transom.errors import ConfigError, RequestTooLarge
 from transom.kv.cache import HybridCache
+from transom.kv.component_specs import Full, Window
 from transom.kv.layout import CacheLayout, PrefixCaching
-from transom.sched.limits import Limits
+from transom.sched.config import Limits
+from transom.sched.request import Idle, IdleReason, Span, Step
 from transom.sched.scheduler import Scheduler
-from transom.sched.states import Idle, IdleReason, Span, Step
-from transom.values import FinishReason, Full, RequestId, SpanWork, StepWork, Usage, Window
+from transom.steps import SpanWork, StepWork
+from transom.values import FinishReason, RequestId, Usage
 
 CACHING = pytest.mark.parametrize("caching", PrefixCaching)
 

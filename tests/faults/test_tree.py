@@ -27,11 +27,11 @@ from tests.faults.play import (
 from tests.sched.world import World as SchedulerWorld
 
 from transom.errors import NoSpace
-from transom.fuzz.draw import Drawer
-from transom.fuzz.driver import Driver
-from transom.fuzz.operations import Setting
-from transom.fuzz.world import Job, World
 from transom.kv.pool import TREE
+from transom_lab.fuzz.draw import Drawer
+from transom_lab.fuzz.driver import Driver
+from transom_lab.fuzz.operations import Setting
+from transom_lab.fuzz.world import Job, World
 
 
 def reader_of_a_tombstone() -> tuple[World, Job]:

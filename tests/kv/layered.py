@@ -2,8 +2,8 @@
 
 from tests.kv.world import World
 
-from transom.fuzz import layered
-from transom.fuzz.layered import is_enough, latest_start
+from transom_lab.fuzz import layered
+from transom_lab.fuzz.layered import is_enough, latest_start
 
 __all__ = ["LayeredWorld", "is_enough", "latest_start"]
 

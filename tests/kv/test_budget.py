@@ -5,8 +5,9 @@ from tests.kv.world import World
 
 from transom.errors import ConfigError, NoSpace
 from transom.kv.cache import CacheLayout, HybridCache
+from transom.kv.component_specs import Full, Window
 from transom.kv.layout import address_space, bytes_alone, longest_alone
-from transom.values import Discard, Full, Window
+from transom.steps import Discard
 
 
 def shared(budget: int, sizes: tuple[int, int] = (10, 30), *, page_size: int = 1, context: int = 64) -> World:

@@ -6,9 +6,10 @@ from tests.kv.world import World, components, same
 
 from transom.errors import NoSpace
 from transom.kv.cache import PrefixCaching
-from transom.kv.components import Grid
-from transom.kv.reclaim import reclaim
-from transom.values import Full, RequestId, Window
+from transom.kv.component_specs import Full, Window
+from transom.kv.eviction import reclaim
+from transom.kv.page_rules import Grid
+from transom.values import RequestId
 
 
 def hybrid(

@@ -6,9 +6,10 @@ from tests.kv.world import MIXES, PAGE_SIZES, Job, World, components, same
 
 from transom.errors import NoSpace
 from transom.kv.cache import Namespace
+from transom.kv.component_specs import Full, Window
 from transom.kv.events import CacheEvent, What, prefix_digest
 from transom.kv.explain import Diverged, Evicted, Hole
-from transom.values import Full, RequestId, Window
+from transom.values import RequestId
 
 
 def up_to(end: int, *more: int) -> list[int]:

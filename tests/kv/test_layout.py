@@ -5,8 +5,8 @@ from tests.kv.world import MIXES, PAGE_SIZES, WINDOWS, World, components
 
 from transom.errors import ConfigError
 from transom.kv.cache import CacheLayout, HybridCache
+from transom.kv.component_specs import Full, Window
 from transom.kv.layout import longest_alone, pages_alone
-from transom.values import Full, Window
 
 
 @pytest.mark.parametrize("mix", MIXES)

@@ -11,8 +11,9 @@ from tests.kv.world import MIXES, PAGE_SIZES, WINDOWS, Fault, Job, World, compon
 
 from transom.errors import NoSpace
 from transom.kv.cache import PrefixCaching
+from transom.kv.component_specs import State
 from transom.kv.layout import address_space, pages_alone
-from transom.values import RequestId, State
+from transom.values import RequestId
 
 CONTEXT = 40
 

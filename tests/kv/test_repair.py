@@ -11,10 +11,11 @@ from tests.kv.world import World, components
 
 from transom.errors import ConfigError, NoSpace
 from transom.kv.cache import Begin, CacheLayout, HybridCache
+from transom.kv.component_specs import Full, State, Window
+from transom.kv.eviction import reclaim
 from transom.kv.layout import pages_alone
-from transom.kv.reclaim import reclaim
 from transom.kv.repair import repair_start
-from transom.values import Full, RequestId, State, Window
+from transom.values import RequestId
 
 MODELS = (
     ("FW", (0, 1)),

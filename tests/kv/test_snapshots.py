@@ -2,8 +2,8 @@
 
 from tests.kv.world import World
 
+from transom.kv.component_specs import Chunked, Full, State
 from transom.kv.pool import TREE
-from transom.values import Chunked, Full, State
 
 
 def up_to(end: int, *more: int) -> list[int]:

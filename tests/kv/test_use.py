@@ -2,8 +2,8 @@
 
 from tests.kv.world import World, components
 
-from transom.kv.order import CachePolicy
-from transom.kv.reclaim import reclaim
+from transom.kv.eviction import reclaim
+from transom.kv.eviction_policy import CachePolicy
 
 
 def test_who_publishes_more_has_used_what_it_published_before() -> None:

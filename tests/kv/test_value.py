@@ -4,9 +4,9 @@ import pytest
 from tests.kv.world import World
 
 from transom.kv.cache import CacheLayout
-from transom.kv.order import CachePolicy
-from transom.kv.reclaim import reclaim
-from transom.values import Full, Window
+from transom.kv.component_specs import Full, Window
+from transom.kv.eviction import reclaim
+from transom.kv.eviction_policy import CachePolicy
 
 
 def prompt(number: int, length: int = 40) -> list[int]:

@@ -5,11 +5,11 @@ from contextlib import contextmanager
 from typing import Any
 from unittest.mock import patch
 
-from transom.fuzz.kinds import MIXES, PAGE_SIZES, WINDOWS, components
-from transom.fuzz.snapshot import same
-from transom.fuzz.world import Job
-from transom.fuzz.world import World as FuzzWorld
 from transom.kv.journal import Journal
+from transom_lab.fuzz.kinds import MIXES, PAGE_SIZES, WINDOWS, components
+from transom_lab.fuzz.snapshot import same
+from transom_lab.fuzz.world import Job
+from transom_lab.fuzz.world import World as FuzzWorld
 
 __all__ = [
     "MIXES",

@@ -18,7 +18,8 @@ from transom import LLM
 from transom.config import EngineConfig
 from transom.errors import BadRequest, ConfigError, ModelFileError, RequestTooLarge, TransomError
 from transom.llm import Completion, EngineOptions, Piece
-from transom.values import FinishReason, RequestId, StepResult, StepWork
+from transom.steps import StepResult, StepWork
+from transom.values import FinishReason, RequestId
 
 PROMPTS = [
     "the cat and the hat",

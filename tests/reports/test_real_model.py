@@ -24,7 +24,7 @@ from transom.models.load import load_model
 from transom.models.spec import Model
 from transom.ops.choose import choose_ops
 from transom.ops.protocol import Ops
-from transom.sched.turn import Command, Submit, turn
+from transom.sched.loop import Command, Submit, turn
 from transom.values import Request, RequestId, Tokens
 from transom.weights.builtin import resolve_model
 from transom.weights.gguf import read_gguf

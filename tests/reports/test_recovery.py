@@ -5,8 +5,8 @@ import pytest
 from tests.kv.test_machine import walk
 from tests.kv.world import PAGE_SIZES, WINDOWS, Fault, Job, World, components, same
 
-from transom.kv.reclaim import reclaim
-from transom.kv.tree import Node
+from transom.kv.eviction import reclaim
+from transom.kv.radix_tree import Node
 
 FULL, WINDOW = 0, 1
 TOKENS = np.arange(100, 148, dtype=np.int32)

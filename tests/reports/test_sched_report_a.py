@@ -12,10 +12,11 @@ import pytest
 from tests.sched.world import World, minimum
 
 from transom.kv.cache import Holding
+from transom.kv.component_specs import Full, Window
 from transom.kv.layout import PrefixCaching
+from transom.sched.request import Idle, IdleReason
 from transom.sched.scheduler import Scheduler
-from transom.sched.states import Idle, IdleReason
-from transom.values import Full, RequestId, Window
+from transom.values import RequestId
 
 PROMPT = [(7 * i * i + i) % 43 for i in range(32)]
 CONTEXT, ROWS, ROW = 64, 8, 4

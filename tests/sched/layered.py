@@ -10,7 +10,9 @@ from numpy.typing import NDArray
 from tests.sched.world import MODULUS, ContentRunner, RunnerBroke, digest, next_token
 
 from transom.kv.cache import HybridCache
-from transom.values import Choice, From, SpanWork, StepResult, StepWork
+from transom.kv.component_specs import From
+from transom.steps import SpanWork, StepResult, StepWork
+from transom.values import Choice
 
 MARK = 2 * MODULUS
 Mask = NDArray[np.bool_]

@@ -4,8 +4,8 @@ import pytest
 from tests.sched.world import World
 
 from transom.sched.commands import Drained, WeightsRefused, WeightsUpdated
-from transom.sched.states import Idle, IdleReason, Step
-from transom.sched.turn import AbortAll, Drain, Pause, Resume, UpdateWeights
+from transom.sched.loop import AbortAll, Drain, Pause, Resume, UpdateWeights
+from transom.sched.request import Idle, IdleReason, Step
 from transom.values import FinishReason, PauseMode, RequestId, UpdateMode
 
 

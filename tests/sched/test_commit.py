@@ -7,9 +7,10 @@ from tests.sched.world import World
 
 from transom.errors import NoSpace
 from transom.kv.cache import Holding
+from transom.kv.component_specs import State
+from transom.sched.request import Idle, Step
 from transom.sched.scheduler import Scheduler
-from transom.sched.states import Idle, Step
-from transom.values import RequestId, State
+from transom.values import RequestId
 
 
 def breaking(world: World, error: Exception, request: RequestId) -> Callable[[Holding, int], None]:

@@ -6,7 +6,7 @@ from tests.sched.world import World
 
 from transom.sched.policy import SchedulePolicy
 from transom.sched.queue import REMEMBERED
-from transom.sched.states import Progress, Waiting
+from transom.sched.request import Progress, Waiting
 from transom.sched.tenants import OUTPUT_WEIGHT
 from transom.values import Request, RequestId
 

@@ -6,14 +6,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.sched.world import World
 
-from transom.kv.components import Grid, page_rule
+from transom.kv.component_specs import Full, State, Window
+from transom.kv.page_rules import Grid, page_rule
 from transom.kv.room import Room
 from transom.sched.forecast import Counts, Forecast, Life, Lives, forecast, steps_to_go
 from transom.sched.outlook import Ceiling, Outlook
-from transom.sched.outputs import OutputLengths
+from transom.sched.output_lengths import OutputLengths
 from transom.sched.releases import held_alone, releases
 from transom.sched.running import LIMIT
-from transom.values import Full, RequestId, State, Window
+from transom.values import RequestId
 
 GRIDS = (Grid(Full(), 1, rooted=True), Grid(Window(4), 1))
 

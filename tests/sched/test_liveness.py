@@ -3,7 +3,7 @@
 import pytest
 from tests.sched.world import World
 
-from transom.sched.states import IdleReason
+from transom.sched.request import IdleReason
 from transom.values import RequestId
 
 

@@ -1,6 +1,6 @@
-from transom.kv.components import Grid
+from transom.kv.component_specs import Window
+from transom.kv.page_rules import Grid
 from transom.sched.needs import pages_at
-from transom.values import Window
 
 
 def test_pages_at_an_end_is_monotone() -> None:

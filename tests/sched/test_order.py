@@ -7,7 +7,7 @@ import pytest
 from tests.sched.world import World
 
 from transom.sched.policy import SchedulePolicy, rank
-from transom.sched.states import Progress
+from transom.sched.request import Progress
 from transom.values import Request, RequestId
 
 FCFS, LPM, SRPT, PRIORITY = (SchedulePolicy(name) for name in ("fcfs", "lpm", "srpt", "priority"))

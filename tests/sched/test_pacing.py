@@ -3,9 +3,9 @@
 import pytest
 from tests.sched.world import World
 
-from transom.sched.costs import StepCost
 from transom.sched.pacing import Pace, pace_beside
-from transom.sched.states import Span
+from transom.sched.request import Span
+from transom.sched.step_cost import StepCost
 
 COST = StepCost(base=2.0, per_span=1.0, per_token=1.0, per_attended=0.0)
 

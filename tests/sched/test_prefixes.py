@@ -4,10 +4,11 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from transom.kv.components import Grid, PageRule, page_rule
+from transom.kv.component_specs import Full, State
 from transom.kv.holding import Namespace
+from transom.kv.page_rules import Grid, PageRule, page_rule
 from transom.sched.prefixes import Promises, Publisher, common_prefix
-from transom.values import Full, State, Tokens
+from transom.values import Tokens
 
 HERE = Namespace(0, "", None)
 

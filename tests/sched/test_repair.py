@@ -7,8 +7,8 @@ from tests.sched.layered import LayeredRunner
 from tests.sched.test_worlds import PAGES, disturb, submit_random
 from tests.sched.world import World, minimum
 
-from transom.kv.reclaim import reclaim
-from transom.values import ComponentSpec, Full, Window
+from transom.kv.component_specs import ComponentSpec, Full, Window
+from transom.kv.eviction import reclaim
 
 
 def world_with(page: int, window: int, layers: tuple[int, ...], **fields: object) -> World:

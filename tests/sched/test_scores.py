@@ -3,7 +3,8 @@
 import pytest
 from tests.sched.world import World
 
-from transom.values import Chunked, Logprobs, State
+from transom.kv.component_specs import Chunked, State
+from transom.values import Logprobs
 
 
 def prompt(length: int, seed: int = 0) -> list[int]:

@@ -4,8 +4,9 @@ import pytest
 from tests.sched.world import World
 
 from transom.errors import BadRequest
+from transom.kv.component_specs import Chunked, State
 from transom.kv.layout import PrefixCaching
-from transom.values import Chunked, FinishReason, RequestId, State
+from transom.values import FinishReason, RequestId
 
 
 def prompt(length: int, seed: int = 0) -> list[int]:

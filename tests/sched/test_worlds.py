@@ -5,11 +5,11 @@ import random
 import pytest
 from tests.sched.world import World, minimum
 
+from transom.kv.component_specs import Chunked, ComponentSpec, Full, State, Window
 from transom.kv.layout import PrefixCaching
-from transom.sched.costs import StepCost
 from transom.sched.policy import SchedulePolicy
 from transom.sched.releases import held_alone, releases
-from transom.values import Chunked, ComponentSpec, Full, State, Window
+from transom.sched.step_cost import StepCost
 
 PAGES = (1, 3, 4, 16)
 WINDOWS = (1, 2, 4, 7, 16)

@@ -13,33 +13,27 @@ from numpy.typing import NDArray
 
 from transom.errors import BadRequest
 from transom.kv.cache import Holding, HybridCache
+from transom.kv.component_specs import ComponentSpec, From, Full, State, Window
 from transom.kv.layout import CacheLayout, PrefixCaching, address_space, pages_alone
-from transom.sched.costs import StepCost
-from transom.sched.limits import Limits
+from transom.sched.config import Limits
+from transom.sched.loop import Abort, Command, Flush, Submit, Turn, turn
 from transom.sched.policy import SchedulePolicy
-from transom.sched.states import Idle, IdleReason
-from transom.sched.turn import Abort, Command, Flush, Submit, Turn, turn
-from transom.sim.faults_plans import CheckedScheduler
+from transom.sched.request import Idle, IdleReason
+from transom.sched.step_cost import StepCost
+from transom.steps import SpanWork, StepResult, StepWork
 from transom.values import (
     Choice,
-    ComponentSpec,
     Ended,
     Event,
     FinishReason,
-    From,
-    Full,
     PromptScored,
     Request,
     RequestId,
     Sampling,
     Sibling,
-    SpanWork,
-    State,
-    StepResult,
-    StepWork,
     TokenChosen,
-    Window,
 )
+from transom_lab.faults.plans import CheckedScheduler
 
 MODULUS = 2**31 - 1
 VOCABULARY = 50

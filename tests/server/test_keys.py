@@ -8,12 +8,12 @@ import pytest
 from starlette.types import Receive, Scope, Send
 from tests.over_http import refused
 
-from transom.cli import main
+from transom.cli.main import main
 from transom.config import ServerConfig
 from transom.errors import ConfigError
 from transom.server.app import RequestIds
-from transom.server.keys import Keys
-from transom.server.shapes import json_response
+from transom.server.middleware import Keys
+from transom.server.responses import json_response
 
 KEYS = ("first key", "zweiter-Schlüssel".encode().hex())
 

@@ -18,7 +18,7 @@ from tests.serving import descendants
 from transom.config import EngineConfig, ServerConfig
 from transom.engine.supervisor import Recipe
 from transom.server.errors import RETRY_AFTER_SECONDS
-from transom.server.run import uvicorn_config
+from transom.server.launch import uvicorn_config
 
 
 def client(server: Running) -> httpx.Client:

@@ -6,9 +6,9 @@ from starlette.requests import Request
 
 from transom import wire
 from transom.engine.process import command
-from transom.sched.turn import Submit
+from transom.sched.loop import Submit
 from transom.server.app import _named
-from transom.server.schema import CompletionRequest
+from transom.server.protocol import CompletionRequest
 from transom.values import Sampling
 
 

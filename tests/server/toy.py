@@ -17,11 +17,11 @@ from transom import logs, wire
 from transom.config import EngineConfig, LogConfig, ServerConfig
 from transom.engine.supervisor import Recipe
 from transom.errors import BadRequest, TransomError
+from transom.server.launch import Site, serve
 from transom.server.listen import listen
-from transom.server.run import Site, serve
-from transom.server.text import Message
 from transom.text.chat import normalize
 from transom.text.detokenize import Detokenizer
+from transom.text.model_text import Message
 from transom.values import Tokens
 
 BEGIN, END = 256, 257

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 import tokenizers
-from tests.server.test_cli import one_line, transom
+from tests.cli.test_serve import one_line, transom
 from tests.tiny import write_tiny_gguf
 from tests.tiny_llama import write_tiny_llama
 

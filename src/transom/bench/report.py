@@ -8,13 +8,13 @@ from statistics import median
 from rich import box
 from rich.table import Table
 
+from transom.bench.charts.bars import Group, bars_svg
+from transom.bench.charts.page import Chart
 from transom.bench.figures import Figures
+from transom.bench.files import screen, write_files
 from transom.bench.runs import Pair, Run, again_of, middle, of, pairs_of, workloads_of
 from transom.bench.server import Server, printable
 from transom.bench.sheet import Wanted, machine_line, write_json
-from transom.charts.bars import Group, bars_svg
-from transom.charts.page import Chart
-from transom.outputs import screen, write_files
 
 Figure = Callable[[Figures], float]
 

@@ -11,10 +11,10 @@ from rich import box
 from rich.table import Table
 
 from transom import __version__
-from transom.charts.bars import Group, bars_svg
-from transom.charts.page import Chart
+from transom.bench.charts.bars import Group, bars_svg
+from transom.bench.charts.page import Chart
+from transom.bench.files import screen, write_files, writing
 from transom.config import cores_available
-from transom.outputs import screen, write_files, writing
 
 Figure = float | None
 """None stands for what does not apply."""

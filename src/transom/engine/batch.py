@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 
 from transom.models.decoder import Batch
 from transom.ops.protocol import I32, ChoiceRows, SpanRows
-from transom.values import SpanWork, StepWork
+from transom.steps import SpanWork, StepWork
 
 
 def assemble(work: StepWork, rooted: Sequence[bool]) -> Batch:

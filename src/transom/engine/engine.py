@@ -17,8 +17,8 @@ from transom.models.spec import Model, weights_bytes
 from transom.ops.choose import choose_ops
 from transom.ops.protocol import Ops
 from transom.ops.store import KVStore
-from transom.sched import turn as sched
-from transom.sched.limits import Limits
+from transom.sched import loop as sched
+from transom.sched.config import Limits
 from transom.sched.policy import SchedulePolicy
 from transom.sched.scheduler import Scheduler
 from transom.weights.builtin import resolve_model
@@ -45,7 +45,7 @@ class Engine:
         return self.runner.model
 
     def turn(self, commands: Sequence[sched.Command]) -> sched.Turn:
-        """One step: see `transom.sched.turn`."""
+        """One step: see `transom.sched.loop`."""
         turn = sched.turn(self.scheduler, commands, self.runner, time.monotonic(), self.weights)
         if self.config.paranoid or turn.idle is not None:
             self.cache.check()

@@ -25,8 +25,8 @@ from transom import logs, wire
 from transom.config import EngineConfig
 from transom.engine.channel import Channel
 from transom.errors import TransomError
-from transom.sched import turn as sched
-from transom.sched.states import IdleReason
+from transom.sched import loop as sched
+from transom.sched.request import IdleReason
 from transom.values import (
     Alternative,
     Ended,

@@ -11,7 +11,8 @@ from transom.models.decoder import head, hidden
 from transom.models.spec import Model
 from transom.ops.protocol import F32, I32, Ops
 from transom.ops.store import KVStore
-from transom.values import Alternative, Choice, SpanWork, StepResult, StepWork
+from transom.steps import SpanWork, StepResult, StepWork
+from transom.values import Alternative, Choice
 
 SCORED_ROWS = 64
 """Rows of logits scored at a time: of a vocabulary of 262,144 they are 64 MB, those of a prompt gigabytes."""

@@ -4,12 +4,12 @@ from dataclasses import dataclass, replace
 
 from transom.config import EngineConfig
 from transom.errors import ConfigError
-from transom.kv.components import first_needed, is_ranged, is_rooted
+from transom.kv.component_specs import ComponentSpec
+from transom.kv.eviction_policy import CachePolicy
 from transom.kv.layout import CacheLayout, PrefixCaching, address_space, bytes_alone, longest_alone
-from transom.kv.order import CachePolicy
+from transom.kv.page_rules import first_needed, is_ranged, is_rooted
 from transom.models.spec import ModelSpec
 from transom.ops.store import KVType, PageShape
-from transom.values import ComponentSpec
 
 TOKENS_DEFAULT = 32_768
 """Full-attention tokens kept when nothing is said."""

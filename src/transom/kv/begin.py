@@ -3,11 +3,11 @@
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from transom.kv.components import PageRule
 from transom.kv.holding import Holding, Namespace, Offer
 from transom.kv.match import Hit, Share, best_hit, repaired, with_full_pages
+from transom.kv.page_rules import PageRule
 from transom.kv.pool import PagePool, as_pages
-from transom.kv.tree import as_key
+from transom.kv.radix_tree import as_key
 from transom.values import RequestId, Tokens
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ from transom.errors import NoSpace
 from transom.kv.journal import Journal
 from transom.kv.pool import PagePool
 from transom.kv.room import Room
-from transom.values import Discard
+from transom.steps import Discard
 
 
 class Budget:

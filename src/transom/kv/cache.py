@@ -12,22 +12,23 @@ from transom.kv.begin import holding_of, ways
 from transom.kv.budget import Budget
 from transom.kv.check import check
 from transom.kv.events import EventBatch, EventLog
+from transom.kv.eviction import make_room, purge
 from transom.kv.explain import Explanation, explain
 from transom.kv.fork import begin_fork, copy_of, private_entries, share
 from transom.kv.holding import Begin, Holding, Namespace, Offer, Pending
 from transom.kv.journal import Journal, Transaction
 from transom.kv.layout import CacheLayout, PrefixCaching
 from transom.kv.match import Hit, Share, found_again
+from transom.kv.page_table import RowTable
 from transom.kv.pins import Pins
 from transom.kv.pool import PagePool, as_pages, owner_of, present
 from transom.kv.publish import Publisher
-from transom.kv.reclaim import make_room, purge
+from transom.kv.radix_tree import TOKEN_BYTES, PrefixTree, as_key
 from transom.kv.room import Room
-from transom.kv.rows import RowTable
 from transom.kv.snapshots import SnapshotKeeper
 from transom.kv.stats import CacheStats, Counters, cache_stats
-from transom.kv.tree import TOKEN_BYTES, PrefixTree, as_key
-from transom.values import Discard, PageCopy, RequestId, Tokens
+from transom.steps import Discard, PageCopy
+from transom.values import RequestId, Tokens
 
 __all__ = ["Begin", "CacheLayout", "Holding", "HybridCache", "Namespace", "Offer", "PrefixCaching"]
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from transom.kv.pool import FREE, TREE, owner_of
-from transom.kv.tree import Node, Root, residency
+from transom.kv.radix_tree import Node, Root, residency
 
 if TYPE_CHECKING:
     from transom.kv.cache import HybridCache

@@ -2,11 +2,11 @@
 
 from dataclasses import dataclass
 
-from transom.kv.components import PageRule
 from transom.kv.events import EventLog
 from transom.kv.holding import Namespace
 from transom.kv.match import best_hit, candidates, repaired
-from transom.kv.tree import Path, PrefixTree
+from transom.kv.page_rules import PageRule
+from transom.kv.radix_tree import Path, PrefixTree
 from transom.values import RequestId
 
 

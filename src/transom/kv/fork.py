@@ -3,7 +3,8 @@
 from typing import TYPE_CHECKING
 
 from transom.kv.holding import Holding, Pending
-from transom.values import PageCopy, RequestId
+from transom.steps import PageCopy
+from transom.values import RequestId
 
 if TYPE_CHECKING:
     from transom.kv.cache import HybridCache

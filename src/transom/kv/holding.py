@@ -4,8 +4,9 @@ from dataclasses import dataclass
 from operator import lt
 from typing import NamedTuple
 
-from transom.kv.components import PageRule
-from transom.values import PageCopy, RequestId
+from transom.kv.page_rules import PageRule
+from transom.steps import PageCopy
+from transom.values import RequestId
 
 
 class Namespace(NamedTuple):

@@ -8,9 +8,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from transom.errors import ConfigError
-from transom.kv.components import PageRule, is_rooted, page_rule
-from transom.kv.order import CachePolicy
-from transom.values import ComponentSpec
+from transom.kv.component_specs import ComponentSpec
+from transom.kv.eviction_policy import CachePolicy
+from transom.kv.page_rules import PageRule, is_rooted, page_rule
 
 
 class PrefixCaching(Enum):

@@ -4,11 +4,11 @@ from bisect import bisect_left
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
-from transom.kv.components import PageRule
 from transom.kv.holding import Begin, Namespace
+from transom.kv.page_rules import PageRule
 from transom.kv.pool import Pages
+from transom.kv.radix_tree import NO_PAGES, TOKEN_BYTES, Node, Path, PrefixTree, as_key, shared_tokens
 from transom.kv.repair import repair_start
-from transom.kv.tree import NO_PAGES, TOKEN_BYTES, Node, Path, PrefixTree, as_key, shared_tokens
 from transom.values import Tokens
 
 

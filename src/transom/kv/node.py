@@ -5,8 +5,8 @@ from sys import byteorder
 
 import numpy as np
 
+from transom.kv.eviction_policy import Link
 from transom.kv.holding import Namespace
-from transom.kv.order import Link
 from transom.kv.pool import ID_BYTES, Pages, Run, pages_of
 from transom.values import Tokens
 

@@ -6,7 +6,7 @@ from transom.errors import NoSpace
 from transom.kv.events import EventLog
 from transom.kv.holding import Namespace
 from transom.kv.journal import Journal
-from transom.kv.tree import TOKEN_BYTES, PrefixTree
+from transom.kv.radix_tree import TOKEN_BYTES, PrefixTree
 
 
 @dataclass(frozen=True, slots=True)

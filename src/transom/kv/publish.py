@@ -7,12 +7,12 @@ a row names before `published` it has referenced, so nothing it reads can be fre
 
 import numpy as np
 
-from transom.kv.components import PageRule
 from transom.kv.holding import Holding
+from transom.kv.page_rules import PageRule
+from transom.kv.page_table import RowTable
 from transom.kv.pool import ID_BYTES, Pages, Run, owner_of, pages_of, present
-from transom.kv.rows import RowTable
+from transom.kv.radix_tree import Node, Path, PrefixTree
 from transom.kv.stats import Counters
-from transom.kv.tree import Node, Path, PrefixTree
 
 
 class Publisher:

@@ -1,6 +1,6 @@
 """Repair: windows that are gone, rebuilt from full pages that are not. Pure."""
 
-from transom.kv.components import PageRule, first_needed
+from transom.kv.page_rules import PageRule, first_needed
 
 
 def repair_start(grids: tuple[PageRule, ...], layers: tuple[int, ...], until: int) -> int:

@@ -7,12 +7,12 @@ it has run nobody holds the page: it may be taken back like any other, and then 
 
 from dataclasses import dataclass, replace
 
-from transom.kv.components import PageRule
 from transom.kv.holding import Holding, Pending
+from transom.kv.page_rules import PageRule
+from transom.kv.page_table import RowTable
 from transom.kv.pool import as_pages, owner_of
-from transom.kv.rows import RowTable
-from transom.kv.tree import Node, Path, PrefixTree
-from transom.values import PageCopy
+from transom.kv.radix_tree import Node, Path, PrefixTree
+from transom.steps import PageCopy
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,10 +7,10 @@ say -- the pattern of layers and the rope base of window layers -- is the archit
 from math import sqrt
 
 from transom.errors import ModelFileError
+from transom.kv.component_specs import Full, Window
 from transom.models.spec import LayerSpec, LayerWeights, Model, ModelSpec, Rope
 from transom.models.tensors import Tensors, assemble, require_heads
 from transom.ops.protocol import AttentionShape, Gate, Precision
-from transom.values import Full, Window
 from transom.weights.gguf import GgufFile
 from transom.weights.packing import pack
 

@@ -10,10 +10,10 @@ from math import sqrt
 import numpy as np
 
 from transom.errors import ModelFileError
+from transom.kv.component_specs import Full
 from transom.models.spec import LayerSpec, LayerWeights, Model, ModelSpec, Rope
 from transom.models.tensors import Tensors, assemble, require_heads
 from transom.ops.protocol import AttentionShape, Gate, Precision
-from transom.values import Full
 from transom.weights.gguf import GgufFile, GgufTensor
 from transom.weights.packing import pack
 

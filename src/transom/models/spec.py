@@ -2,9 +2,9 @@
 
 from dataclasses import dataclass
 
+from transom.kv.component_specs import ComponentSpec
 from transom.ops.protocol import F32, AttentionShape, FloatMatrix, Gate, Matrix
 from transom.ops.store import KVType, PageShape
-from transom.values import ComponentSpec
 
 
 @dataclass(frozen=True, slots=True)

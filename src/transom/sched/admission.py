@@ -4,15 +4,15 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from transom.kv.cache import Offer
-from transom.kv.components import PageRule
+from transom.kv.page_rules import PageRule
 from transom.kv.room import Room
 from transom.sched.draft import Draft, is_decode
-from transom.sched.intents import Admit
 from transom.sched.needs import need
 from transom.sched.place import Place
+from transom.sched.plan import Admit
 from transom.sched.prefixes import Promises, Publisher
+from transom.sched.request import Progress, Running, Span, Waiting
 from transom.sched.spans import chunk_end, fit_end, is_cut
-from transom.sched.states import Progress, Running, Span, Waiting
 
 PASSED_OVER = 2
 """Requests that do not fit before a plan stops looking for a smaller one. Each costs a look at the tree."""

@@ -4,12 +4,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from transom.kv.room import Room
-from transom.sched.intents import Admit, Continue, Plan, Situation
 from transom.sched.pacing import Pace
+from transom.sched.plan import Admit, Continue, Plan, Situation
 from transom.sched.releases import releases
+from transom.sched.request import Running, token_span
 from transom.sched.retraction import choose_victims, price_per_byte
 from transom.sched.spans import Pages
-from transom.sched.states import Running, token_span
 from transom.values import RequestId
 
 

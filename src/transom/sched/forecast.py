@@ -18,9 +18,9 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from transom.kv.components import PageRule
+from transom.kv.page_rules import PageRule
 from transom.kv.room import Pages, Room
-from transom.sched.outputs import OutputLengths
+from transom.sched.output_lengths import OutputLengths
 from transom.sched.running import ALLOCATED, FULL_UNTIL, LIMIT, PROMPT, Columns
 
 Counts = NDArray[np.int64]

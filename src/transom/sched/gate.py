@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from transom.errors import BadRequest
 from transom.sched.commands import Drain, UpdateWeights
-from transom.sched.states import Progress
+from transom.sched.request import Progress
 from transom.values import UpdateMode
 
 

@@ -8,7 +8,7 @@ does not come back just to be thrown out again, and how often it can be retracte
 """
 
 from transom.kv.cache import HybridCache, Offer
-from transom.kv.components import PageRule
+from transom.kv.page_rules import PageRule
 from transom.sched.spans import Pages
 
 PESSIMISM = 4

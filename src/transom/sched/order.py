@@ -3,9 +3,9 @@
 from dataclasses import dataclass
 
 from transom.kv.cache import HybridCache
-from transom.sched.outputs import Outputs
+from transom.sched.output_lengths import Outputs
 from transom.sched.policy import LOOKING, SchedulePolicy, rank
-from transom.sched.states import Progress
+from transom.sched.request import Progress
 
 
 @dataclass(frozen=True, slots=True)

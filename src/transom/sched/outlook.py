@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Sequence
 
-from transom.kv.components import PageRule
+from transom.kv.page_rules import PageRule
 from transom.kv.room import Pages, Room
 from transom.sched.forecast import Counts, Forecast, Life, forecast
 from transom.sched.running import ALLOCATED, Columns

@@ -3,8 +3,8 @@
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from transom.sched.costs import StepCost, StepCounts, keys_near, keys_read
-from transom.sched.states import Span
+from transom.sched.request import Span
+from transom.sched.step_cost import StepCost, StepCounts, keys_near, keys_read
 
 
 @dataclass(slots=True)

@@ -5,13 +5,13 @@ import numpy as np
 from transom.kv.cache import Offer
 from transom.kv.room import Room
 from transom.sched.forecast import Counts, Life, steps_to_go
-from transom.sched.intents import Situation
 from transom.sched.needs import PESSIMISM, need, pages_at
 from transom.sched.outlook import Ceiling, Outlook
-from transom.sched.outputs import OutputLengths
+from transom.sched.output_lengths import OutputLengths
+from transom.sched.plan import Situation
 from transom.sched.releases import held_alone
+from transom.sched.request import Progress
 from transom.sched.running import LIMIT, PROMPT
-from transom.sched.states import Progress
 
 
 class Place:

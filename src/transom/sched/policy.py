@@ -2,7 +2,7 @@
 
 from enum import StrEnum
 
-from transom.sched.states import Progress
+from transom.sched.request import Progress
 
 
 class SchedulePolicy(StrEnum):

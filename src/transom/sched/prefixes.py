@@ -6,7 +6,7 @@ from typing import NamedTuple
 import numpy as np
 
 from transom.kv.cache import Namespace
-from transom.kv.components import PageRule
+from transom.kv.page_rules import PageRule
 from transom.values import Tokens
 
 

@@ -11,10 +11,10 @@ from collections.abc import Callable, Iterator
 from heapq import heapify, heappop, heapreplace
 from itertools import islice
 
-from transom.sched.limits import Limits
+from transom.sched.config import Limits
 from transom.sched.order import Ranker
 from transom.sched.ranks import Ranks
-from transom.sched.states import Progress, Seniority, Waiting
+from transom.sched.request import Progress, Seniority, Waiting
 from transom.sched.tenants import Line, Place
 from transom.values import RequestId
 

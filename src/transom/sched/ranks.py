@@ -4,7 +4,7 @@ from bisect import bisect_left, insort
 from collections.abc import Iterator
 from typing import Generic, TypeVar
 
-from transom.sched.states import Running, Seniority, Waiting
+from transom.sched.request import Running, Seniority, Waiting
 from transom.values import RequestId
 
 S = TypeVar("S", Waiting, Running)

@@ -5,11 +5,12 @@ from typing import NamedTuple
 
 from transom.errors import NoSpace
 from transom.kv.cache import Holding, HybridCache
-from transom.sched.roster import Roster
-from transom.sched.states import Progress, Running, Scheduled, Span
+from transom.sched.request import Progress, Running, Scheduled, Span
+from transom.sched.requests import Roster
 from transom.sched.stats import Counters
 from transom.sched.tenants import OUTPUT_WEIGHT
-from transom.values import Choice, Event, FinishReason, PromptScored, SpanWork, StepResult, TokenChosen
+from transom.steps import SpanWork, StepResult
+from transom.values import Choice, Event, FinishReason, PromptScored, TokenChosen
 
 
 class OfSpan(NamedTuple):

@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from transom.sched.ranks import Ranks
-from transom.sched.states import Running
+from transom.sched.request import Running
 from transom.values import RequestId
 
 Columns = NDArray[np.int64]

@@ -6,37 +6,18 @@ from transom.errors import BadRequest, ConfigError, NoSpace
 from transom.kv.cache import Holding, HybridCache
 from transom.kv.journal import Transaction
 from transom.sched.commands import Drain, UpdateWeights
-from transom.sched.costs import CostLearner, counts_of
+from transom.sched.config import Limits
 from transom.sched.gate import Gate
-from transom.sched.intents import CONSIDERED, Admit, Continue, Plan, Situation
-from transom.sched.limits import Limits
-from transom.sched.planning import plan
+from transom.sched.plan import CONSIDERED, Admit, Continue, Plan, Situation
+from transom.sched.planner import plan
+from transom.sched.request import Idle, IdleReason, Progress, Running, Scheduled, Seniority, Span, Step
+from transom.sched.requests import Roster
 from transom.sched.results import Results, of_span
-from transom.sched.roster import Roster
-from transom.sched.states import (
-    Idle,
-    IdleReason,
-    Progress,
-    Running,
-    Scheduled,
-    Seniority,
-    Span,
-    Step,
-)
 from transom.sched.stats import Counters, SchedulerStats
+from transom.sched.step_cost import CostLearner, counts_of
 from transom.sched.submission import outputs_of, require_servable
-from transom.values import (
-    Ended,
-    Event,
-    FinishReason,
-    PauseMode,
-    Request,
-    RequestId,
-    SpanWork,
-    StepResult,
-    StepWork,
-    UpdateMode,
-)
+from transom.steps import SpanWork, StepResult, StepWork
+from transom.values import Ended, Event, FinishReason, PauseMode, Request, RequestId, UpdateMode
 
 Placed = tuple[Continue | Admit, Holding]
 """A span of a plan, and the holding that has pages for it."""

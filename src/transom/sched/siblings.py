@@ -7,7 +7,7 @@ If the first one ends before, the next takes its place in the queue.
 
 from collections.abc import Iterator
 
-from transom.sched.states import Progress
+from transom.sched.request import Progress
 from transom.values import RequestId
 
 

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, field
 
-from transom.sched.states import IdleReason, Progress, Running, Span
+from transom.sched.request import IdleReason, Progress, Running, Span
 from transom.values import FinishReason
 
 

@@ -9,7 +9,7 @@ from bisect import bisect_left, insort
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from transom.sched.states import Seniority, Waiting
+from transom.sched.request import Seniority, Waiting
 from transom.values import RequestId
 
 OUTPUT_WEIGHT = 2

@@ -18,8 +18,8 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from transom.config import ServerConfig
 from transom.engine.supervisor import Supervisor
 from transom.errors import BadRequest, EngineDied
-from transom.server import schema
-from transom.server.account import ARRIVAL, REQUEST_ID, Account, log_refusal
+from transom.server import protocol
+from transom.server.admin import Operations
 from transom.server.errors import (
     Problem,
     Refused,
@@ -29,18 +29,18 @@ from transom.server.errors import (
     too_large,
     unavailable,
 )
-from transom.server.intake import Intake
-from transom.server.keys import Keys
+from transom.server.generation import GenerationResponse, Going, Job
+from transom.server.input_processor import Intake
 from transom.server.metrics import Metrics
-from transom.server.operations import Operations
-from transom.server.sending import GenerationResponse, Going, Job
-from transom.server.shapes import json_response
+from transom.server.middleware import Keys
+from transom.server.request_log import ARRIVAL, REQUEST_ID, Account, log_refusal
+from transom.server.responses import json_response
 
 REQUEST_ID_BYTES_MAX = 128
 TIMEOUT_HEADER = "x-request-timeout"
 """Seconds after which a request ends with what it has; the field `timeout` in the body goes before it."""
 
-Asked = TypeVar("Asked", bound=schema.Generation)
+Asked = TypeVar("Asked", bound=protocol.Generation)
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,10 +66,10 @@ class Service:
         ]
 
     async def completions(self, request: Request) -> GenerationResponse:
-        return await self._generation(request, schema.decode_completion, self.intake.completion)
+        return await self._generation(request, protocol.decode_completion, self.intake.completion)
 
     async def chat_completions(self, request: Request) -> GenerationResponse:
-        return await self._generation(request, schema.decode_chat, self.intake.chat)
+        return await self._generation(request, protocol.decode_chat, self.intake.chat)
 
     async def models(self, request: Request) -> Response:
         return json_response({"object": "list", "data": [self._model_card()]})
@@ -101,7 +101,7 @@ class Service:
     ) -> GenerationResponse:
         """What a request's body, decoded and taken in, is answered with. Refused or BadRequest."""
         try:
-            asked = schema.decoded(decode, await self._body(request))
+            asked = protocol.decoded(decode, await self._body(request))
             job = await take(_named(_timed(asked, request), request))
         except (Refused, BadRequest) as error:
             log_refusal(request.scope, problem_of(error))

@@ -8,9 +8,9 @@ from transom import wire
 from transom.config import EngineConfig, LogConfig, ServerConfig
 from transom.engine.supervisor import Recipe
 from transom.server import banner
-from transom.server.run import Site, serve
-from transom.server.text import load_text
+from transom.server.launch import Site, serve
 from transom.weights.builtin import builtin_model
+from transom.weights.tokenizer import load_text
 
 log = logging.getLogger("transom.server")
 

@@ -1,0 +1,142 @@
+"""`transom bench micro`, `kv`, `sched` and `cost`."""
+
+import argparse
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from transom.cli import bench_serve
+from transom.cli.model import GEMMA_HELP, MODEL_HELP, find_model
+from transom.cli.parser import Parser, add_command, require
+from transom.config import EngineConfig
+from transom.errors import ConfigError
+
+if TYPE_CHECKING:
+    from transom.bench.sheet import Wanted
+
+COST_HELP = """\
+Fit what a step of the engine takes on this machine: a minute on idle cores.
+
+  transom bench cost
+  transom bench cost --model model.gguf --output cost.json
+
+It runs small batches of random prompts through the real engine, fits a cost model by least squares, prints
+which kinds of step are furthest from it, and leaves it in the cache folder, where transom simulate finds it.
+"""
+
+MICRO_HELP = """\
+Time the native kernels one by one, at the sizes of the default model: the best of several runs.
+
+  transom bench micro
+  transom bench micro head layers --threads 1 --svg pictures
+  transom bench micro layers --isa avx512,avx2,portable
+
+Parts: head (the output matrix), layers (the other matrices), attention, small (norms, gates, rotation),
+choose (sampling). GB/s are bytes that must be read, GMAC/s multiplications with an addition.
+"""
+
+KV_HELP = """\
+Time the memory core, without a model: looking a prompt up, admitting, publishing, reclaiming.
+
+  transom bench kv
+  transom bench kv --json kv.json
+
+100,000 tokens are cached, of 1,000 sequences that share 30 beginnings; medians, with pages of 16 tokens and
+of 1. Each figure is checked to be of the path it names: what is looked up is found.
+"""
+
+SCHED_HELP = """\
+Time the scheduler, without a model: 256 requests run, and each step computes one token of each.
+
+  transom bench sched
+  transom bench sched --json sched.json
+
+Medians of CPU time. An admission attempt is what a plan takes longer for one request that waits.
+"""
+
+
+def add_kv(kinds: Any) -> Parser:
+    return _add(kinds, "kv", _kv, "the memory core", KV_HELP)
+
+
+def add_sched(kinds: Any) -> Parser:
+    return _add(kinds, "sched", _sched, "the scheduler", SCHED_HELP)
+
+
+def _add(kinds: Any, name: str, run: Any, about: str, description: str) -> Parser:
+    parser = add_command(
+        kinds, name, run, help=about, usage=f"transom bench {name} [flags]", description=description
+    )
+    bench_serve.add_result_flags(parser)
+    return parser
+
+
+def add_micro(kinds: Any) -> Parser:
+    parser = _add(kinds, "micro", _micro, "kernels", MICRO_HELP)
+    parser.usage = "transom bench micro [PART ...] [flags]"
+    parser.add_argument("parts", nargs="*", metavar="PART", help="default: all")
+    parser.add_argument(
+        "--isa", metavar="NAME,...", help="instruction sets, compared with the first; default: the one in use"
+    )
+    parser.add_argument("--threads", type=int, metavar="N", help="default: the cores this process may use")
+    return parser
+
+
+def add_cost(kinds: Any) -> Parser:
+    parser = add_command(
+        kinds,
+        "cost",
+        _cost,
+        help="what a step takes",
+        usage="transom bench cost [flags]",
+        description=COST_HELP,
+        epilog=GEMMA_HELP,
+    )
+    parser.add_argument("--model", metavar="MODEL", help=MODEL_HELP)
+    parser.add_argument("--threads", type=int, metavar="N", help="default: the cores this process may use")
+    parser.add_argument("--seed", type=int, default=0, metavar="N", help="of prompts; default %(default)s")
+    parser.add_argument(
+        "--output", type=Path, metavar="FILE", help="default: in the cache folder; needed with --model"
+    )
+    return parser
+
+
+# ---------------------------------------------------------------- running them
+
+
+def _cost(options: argparse.Namespace) -> None:
+    require("--seed", options.seed, 0, 2**63 - 1)
+    config = EngineConfig(model=options.model, threads=options.threads)
+    find_model(options.model)
+    from transom_lab.sim.bench import bench_cost
+
+    bench_cost(config, options.seed, options.output)
+
+
+def _micro(options: argparse.Namespace) -> None:
+    if options.threads is not None:
+        require("--threads", options.threads, 1, 1024)
+    try:
+        from transom_lab.microbench.kernels import DEFAULT, bench_micro
+    except ImportError as error:
+        raise ConfigError(f"kernels are native, and the extension cannot be loaded ({error})") from None
+    sizes = replace(DEFAULT, isas=tuple(options.isa.split(","))) if options.isa else DEFAULT
+    bench_micro(options.parts, _wanted(options), options.threads, sizes)
+
+
+def _kv(options: argparse.Namespace) -> None:
+    from transom_lab.microbench.memory import bench_kv
+
+    bench_kv(_wanted(options))
+
+
+def _sched(options: argparse.Namespace) -> None:
+    from transom_lab.microbench.scheduling import bench_sched
+
+    bench_sched(_wanted(options))
+
+
+def _wanted(options: argparse.Namespace) -> "Wanted":
+    from transom.bench.sheet import Wanted
+
+    return Wanted(options.json, options.svg)

@@ -1,0 +1,80 @@
+"""What the tree holds, read node by node, and the longest hit by brute force. No formula of the core."""
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from transom.kv.cache import HybridCache, Namespace
+from transom.kv.radix_tree import Node
+from transom_lab.fuzz.kinds import first_key, is_state
+
+Prefix = tuple[int, ...]
+PageName = tuple[Namespace, Prefix]
+"""A page's place: its namespace, and all tokens up to the page's end."""
+
+
+def nodes(cache: HybridCache) -> Iterator[tuple[Namespace, Prefix, Node]]:
+    """Every node but roots, with all tokens up to its end."""
+    for namespace, root in cache.tree.roots.items():
+        ahead: list[tuple[Prefix, Node]] = [((), child) for child in root.children.values()]
+        while ahead:
+            before, node = ahead.pop()
+            prefix = before + tuple(np.frombuffer(node.key, np.int32).tolist())
+            yield namespace, prefix, node
+            ahead.extend((prefix, child) for child in node.children.values())
+
+
+def resident(cache: HybridCache) -> list[set[PageName]]:
+    """Per component: pages in the tree."""
+    page_size = cache.layout.page_size
+    found: list[set[PageName]] = [set() for _ in cache.layout.components]
+    for namespace, prefix, node in nodes(cache):
+        for component, pages in enumerate(node.pages):
+            for index, page in enumerate(pages.tolist()):
+                if page:
+                    end = len(prefix) - (len(pages) - 1 - index) * page_size
+                    found[component].add((namespace, prefix[:end]))
+    return found
+
+
+def known(cache: HybridCache) -> set[PageName]:
+    """All pages that the tree has a place for, resident or not."""
+    page_size = cache.layout.page_size
+    return {
+        (namespace, prefix[:end])
+        for namespace, prefix, _ in nodes(cache)
+        for end in range(page_size, len(prefix) + 1, page_size)
+    }
+
+
+def longest_hit(cache: HybridCache, namespace: Namespace, tokens: list[int]) -> int:
+    """Rule 8 by brute force: every end, every page of the tree, every key that a query there reads."""
+    there = resident(cache)
+    places = {prefix for space, prefix in known(cache) if space == namespace}
+    for end in range(len(tokens) - 1, 0, -1):
+        below = tuple(tokens[:end])
+        for beginning in places:
+            if beginning[:end] == below and _allows(cache, (namespace, beginning), end, there):
+                return end
+    return 0
+
+
+def _allows(cache: HybridCache, beginning: PageName, end: int, there: list[set[PageName]]) -> bool:
+    """Whether the keys a query at `end` reads are there, along the pages of `beginning`."""
+    (namespace, prefix), page_size = beginning, cache.layout.page_size
+    within = end % page_size
+    prefix = prefix[: end - within + page_size] if within else prefix[:end]
+    for component, kind in enumerate(cache.layout.components):
+        if is_state(kind):
+            if within or (namespace, prefix) not in there[component]:
+                return False
+            continue
+        for key in range(first_key(kind, end), end):
+            page_end = (key // page_size + 1) * page_size
+            if (namespace, prefix[:page_end]) not in there[component]:
+                return False
+        # A page begun in its middle, its beginning missing, must be of no use at its own end.
+        is_used = within and first_key(kind, len(prefix)) < len(prefix)
+        if is_used and (namespace, prefix) not in there[component]:
+            return False
+    return True

@@ -1,0 +1,1 @@
+"""Micro-benchmarks of kernels, memory core and scheduler."""

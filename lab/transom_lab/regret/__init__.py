@@ -1,0 +1,1 @@
+"""How far each eviction policy is from the best possible one on a known trace."""

@@ -1,0 +1,132 @@
+"""From the real memory core to strips of cells: a snapshot, taken by queries only."""
+
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+
+from transom.kv.cache import Holding
+from transom.kv.pool import FREE as NOBODY
+from transom.kv.radix_tree import Node
+from transom_lab.story.scene import BLANK, FREE, HOLE, NOT_YET, Cell, Look, Strip, one_cell
+from transom_lab.story.stage import FULL, PAGE, Stage, label
+
+Readers = dict[int, list[str]]
+"""By page: who names it in a row, by letter."""
+
+
+def pool(stage: Stage, component: int) -> Strip:
+    """Every page of a pool: capital letters are the tree's, small ones private to their request."""
+    pages = stage.cache.pools[component]
+    owners = pages.owners()
+    named, readers = _labels(stage, component), _readers(stage, component)
+    cells = []
+    for page in range(1, pages.capacity + 1):
+        if owners[page] == NOBODY:
+            cells.append(FREE)
+        elif pages.is_of_tree(page):
+            cells.append(one_cell(readers.get(page, []), named[page]))
+        else:
+            cells.append(Cell(Look[readers[page][0]], named[page].lower()))
+    return Strip(pages.name, tuple(cells))
+
+
+def row(stage: Stage, letter: str) -> Strip:
+    """A request's full pages, in order; what of its prompt it has not computed yet is not there."""
+    holding = stage.holding(letter)
+    prompt, known = len(stage.requests[letter].prompt), stage.known(letter)
+    if holding is None:
+        pending = () if letter in stage.ended else (NOT_YET,) * -(-prompt // PAGE)
+        return Strip(letter, pending, "answered" if letter in stage.ended else "waits")
+    there = max(holding.computed, holding.full_until)
+    pages = stage.cache.rows[FULL].read(holding.row, 0, -(-there // PAGE)).tolist()
+    readers = _readers(stage, FULL)
+    cells = [_read(stage, letter, page, label(known[i * PAGE]), readers) for i, page in enumerate(pages)]
+    missing = -(-prompt // PAGE) - len(cells)
+    note = (
+        f"{holding.computed} tokens"
+        if holding.computed >= prompt
+        else f"{holding.computed} of {prompt} tokens"
+    )
+    return Strip(letter, (*cells, *(NOT_YET,) * missing), note)
+
+
+def _read(stage: Stage, letter: str, page: int, name: str, readers: Readers) -> Cell:
+    if stage.cache.pools[FULL].is_of_tree(page):
+        return one_cell(readers[page], name)
+    return Cell(Look[letter], name.lower())
+
+
+def tree(stage: Stage, letters: str) -> tuple[Strip, ...]:
+    """What is cached of the texts that begin with one of `letters`: a line per branch, with its holes."""
+    lines: list[list[Cell]] = []
+    for root in stage.cache.tree.roots.values():
+        for node in root.children.values():
+            if _name(node, 0)[0] in letters:
+                lines += _branches(stage, node)
+    names = ["tree", *[""] * len(lines)]
+    return tuple(Strip(name, tuple(line)) for name, line in zip(names, lines or [[]], strict=False))
+
+
+def _branches(stage: Stage, node: Node) -> list[list[Cell]]:
+    readers = _readers(stage, FULL)
+    own = []
+    for index, (page, window) in enumerate(zip(*node.pages, strict=True)):
+        cell = one_cell(readers.get(int(page), []), _name(node, index))
+        own.append(cell if window else HOLE)
+    return joined(own, [_branches(stage, child) for child in node.children.values()])
+
+
+def joined(own: Sequence[Cell], below: Sequence[Sequence[Sequence[Cell]]]) -> list[list[Cell]]:
+    """A node and the lines of each of its children: the first beside it, the others under that."""
+    if not below:
+        return [list(own)]
+    lines = []
+    for number, block in enumerate(below):
+        is_first, is_last = number == 0, number == len(below) - 1
+        join = "──" if len(below) == 1 else "┬─" if is_first else "└─" if is_last else "├─"
+        for place, line in enumerate(block):
+            before = own if is_first and place == 0 else [BLANK] * len(own)
+            link = join if place == 0 else "  " if is_last else "│ "
+            lines.append([*before, Cell(Look.FAINT, link), *line])
+    return lines
+
+
+def _name(node: Node, index: int) -> str:
+    tokens = np.frombuffer(node.key, dtype=np.int32)
+    return label(int(tokens[index * PAGE]))
+
+
+def _labels(stage: Stage, component: int) -> dict[int, str]:
+    """What is in each page that somebody owns."""
+    found = dict(_in_tree(stage, component))
+    for letter, holding in _running(stage):
+        known = stage.known(letter)
+        whole = holding.covered(stage.cache.grids[component])
+        for entry, page in enumerate(stage.cache.rows[component].read(holding.row, 0, whole).tolist()):
+            if page:
+                found[page] = label(known[min(entry * PAGE, len(known) - 1)])
+    return found
+
+
+def _in_tree(stage: Stage, component: int) -> Iterator[tuple[int, str]]:
+    ahead: list[Node] = list(stage.cache.tree.roots.values())
+    while ahead:
+        node = ahead.pop()
+        ahead += node.children.values()
+        for index, page in enumerate(node.pages[component].tolist()):
+            if page:
+                yield page, _name(node, index)
+
+
+def _readers(stage: Stage, component: int) -> Readers:
+    found: Readers = {}
+    for letter, holding in _running(stage):
+        for page in stage.cache.rows[component].table[holding.row].tolist():
+            if page:
+                found.setdefault(page, []).append(letter)
+    return found
+
+
+def _running(stage: Stage) -> list[tuple[str, Holding]]:
+    pairs = ((letter, stage.holding(letter)) for letter in stage.requests)
+    return [(letter, holding) for letter, holding in pairs if holding is not None]

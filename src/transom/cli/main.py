@@ -1,0 +1,86 @@
+"""The command line: parses, runs one command, and turns errors into one line and an exit status."""
+
+import argparse
+import logging
+import sys
+from collections.abc import Callable, Sequence
+
+from transom import __version__, streams
+from transom.cli import bench, chat, doctor, export_tokenizer, generate, models, run_batch, serve
+from transom.cli.extensions import installed
+from transom.cli.model import GEMMA_HELP
+from transom.cli.parser import USAGE_ERROR, Parser
+from transom.errors import TransomError
+
+INTERRUPTED = 130
+
+HELP = """\
+Serves language models that mix full and sliding-window attention.
+
+  transom serve                    an OpenAI-compatible server on http://127.0.0.1:8000
+  transom generate "The capital of France is"
+  transom COMMAND --help           each has examples
+"""
+
+COMMANDS = (
+    serve,
+    chat,
+    generate,
+    run_batch,
+    models,
+    doctor,
+    export_tokenizer,
+    bench,
+)
+"""In the order in which help lists them. Commands import what they run with only when they run."""
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """The exit status: 0, 1 for what went wrong, 2 for usage."""
+    streams.complete()
+    words = list(sys.argv[1:] if arguments is None else arguments)
+    parser, _ = parsers()
+    options, unknown = parser.parse_known_args(words)
+    if options.command is None:
+        parser.refuse_unknown(unknown)
+        parser.print_help()
+        return USAGE_ERROR
+    options.parser.refuse_unknown(unknown)
+    run: Callable[[argparse.Namespace], None] = options.run
+    try:
+        run(options)
+    except TransomError as error:
+        return _fail(str(error))
+    except BrokenPipeError:
+        # The reader of our output has gone, as `| head` does; nothing is left to tell it.
+        streams.silence(sys.stdout)
+        return 0
+    except KeyboardInterrupt:
+        return INTERRUPTED
+    except MemoryError:
+        return _fail("not enough memory")
+    except Exception as error:  # the process edge: the log has the traceback, the user one line
+        logging.getLogger("transom").debug("failed", exc_info=True)
+        return _fail(f"an error of transom's own: {type(error).__name__}: {error}")
+    return 0
+
+
+def _fail(message: str) -> int:
+    streams.say(sys.stderr, f"transom: {' '.join(message.split())}")
+    return 1
+
+
+def parsers() -> tuple[Parser, dict[str, Parser]]:
+    """The whole command line, and the parser of each command by name."""
+    parser = Parser(
+        prog="transom",
+        description=HELP,
+        epilog=GEMMA_HELP,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    parser.add_argument("--version", action="version", version=f"transom {__version__}")
+    commands = parser.add_subparsers(dest="command", metavar="COMMAND", parser_class=Parser)
+    for add in (*(command.add for command in COMMANDS), *installed("transom.commands")):
+        add(commands)
+    return parser, dict(commands.choices)

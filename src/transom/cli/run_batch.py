@@ -1,0 +1,90 @@
+"""`transom run-batch`."""
+
+import argparse
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+from transom import logs
+from transom.cli.model import MODEL_HELP, add_engine_flags, engine_config, find_model
+from transom.cli.parser import Parser, add_command
+from transom.config import LOG_LEVELS, LogConfig
+
+HELP = """\
+Answer a file of requests, in OpenAI's batch format, without a server.
+
+  transom run-batch questions.jsonl answers.jsonl
+  transom run-batch questions.jsonl answers.jsonl --model smollm2-135m-instruct
+
+A line of the input is {"custom_id": "1", "method": "POST", "url": "/v1/chat/completions", "body": {...}}; a
+line of the output has the same custom_id and the response, in the order in which answers came. Requests that
+the output file answers already are not asked again, so a run that broke off goes on where it was.
+"""
+
+
+def add(commands: Any) -> Parser:
+    parser = add_command(
+        commands,
+        "run-batch",
+        _run,
+        help="answer a file of requests",
+        usage="transom run-batch IN.jsonl OUT.jsonl [flags]",
+        description=HELP,
+    )
+    parser.add_argument("input", metavar="IN.jsonl", help="requests, one a line")
+    parser.add_argument(
+        "output", metavar="OUT.jsonl", help="answers, one a line; gone on with if it is there"
+    )
+    parser.add_argument("--model", metavar="MODEL", help=MODEL_HELP)
+    add_engine_flags(parser)
+    parser.add_argument(
+        "--log-level",
+        choices=LOG_LEVELS,
+        default="warning",
+        help="what is said on standard error; default %(default)s",
+    )
+    return parser
+
+
+def _run(options: argparse.Namespace) -> None:
+    from transom.cli.batch.files import Answers, read_requests
+
+    engine = engine_config(options)
+    log_config = LogConfig(options.log_level)
+    logs.configure(log_config)
+    requests = read_requests(Path(options.input))
+    answers = Answers(Path(options.output))
+    left = answers.left(requests)
+    if len(left) < len(requests):
+        print(f"{len(requests) - len(left)} of {len(requests)} are answered already", file=sys.stderr)
+    if not left:
+        return
+    find_model(engine.model)
+    import asyncio
+
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+    from transom.cli.batch.run import rate, run
+    from transom.engine.supervisor import Recipe
+    from transom.server.start import default_name
+    from transom.weights.tokenizer import load_text
+
+    began, tokens = time.monotonic(), 0
+    columns = (BarColumn(), MofNCompleteColumn(), TextColumn("{task.description}"), TimeRemainingColumn())
+    console = Console(stderr=True)
+    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:
+        task = bar.add_task("loading", total=len(left))
+
+        def told(output: int) -> None:
+            nonlocal tokens
+            tokens += output
+            bar.update(task, advance=1, description=rate(tokens, began))
+
+        recipe, text = Recipe(engine, log_config), load_text(engine.model)
+        try:
+            asyncio.run(run(recipe, default_name(engine.model), text, left, answers, told))
+        finally:
+            answers.close()
+    print(f"{len(left)} answers in {options.output}, {rate(tokens, began)}", file=sys.stderr)

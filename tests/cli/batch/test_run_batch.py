@@ -1,0 +1,119 @@
+"""Batches: over an engine that repeats prompts, and over a tiny model through the command line."""
+
+import asyncio
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.cli.test_serve import one_line, transom
+from tests.server.toy import FAKE_ENGINE, ByteText
+from tests.tiny_llama import write_tiny_llama
+
+from transom.cli.batch.files import Answers, read_requests
+from transom.cli.batch.run import run
+from transom.config import EngineConfig
+from transom.engine.supervisor import Recipe
+from transom.errors import ConfigError
+
+RECIPE = Recipe(EngineConfig(model="echo"), command=(sys.executable, str(FAKE_ENGINE)))
+
+
+def line(number: int, prompt: str = "hello", **changes: Any) -> dict[str, Any]:
+    body = {"model": "toy", "prompt": f"{prompt} {number}", "max_tokens": 8}
+    return {"custom_id": f"r{number}", "method": "POST", "url": "/v1/completions", "body": body, **changes}
+
+
+def written(path: Path, lines: list[Any]) -> Path:
+    path.write_text("".join(json.dumps(one) + "\n" for one in lines))
+    return path
+
+
+def answered(source: Path, target: Path) -> dict[str, Any]:
+    answers = Answers(target)
+    left = answers.left(read_requests(source))
+    try:
+        asyncio.run(run(RECIPE, "toy", ByteText(), left, answers, lambda tokens: None))
+    finally:
+        answers.close()
+    found = [json.loads(one) for one in target.read_text().splitlines()]
+    assert len({one["custom_id"] for one in found}) == len(found)
+    return {one["custom_id"]: one["response"] for one in found}
+
+
+def test_every_request_gets_one_answer_good_or_bad(tmp_path: Path) -> None:
+    lines = [line(i) for i in range(40)]
+    lines[7]["body"]["max_tokens"] = -1
+    lines[8]["body"]["model"] = "nonesuch"
+    found = answered(written(tmp_path / "in.jsonl", lines), tmp_path / "out.jsonl")
+    assert len(found) == 40
+    statuses = {number: response["status_code"] for number, response in found.items()}
+    assert {number for number, status in statuses.items() if status != 200} == {"r7", "r8"}
+    assert found["r7"]["body"]["error"]["param"] == "max_tokens" and statuses["r8"] == 404
+    assert found["r3"]["body"]["choices"][0]["text"] == "hello 3h"
+
+
+def test_a_run_that_broke_off_goes_on_and_a_torn_line_is_asked_again(tmp_path: Path) -> None:
+    source, target = written(tmp_path / "in.jsonl", [line(i) for i in range(5)]), tmp_path / "out.jsonl"
+    whole = answered(source, target)
+    lines = target.read_bytes().splitlines(keepends=True)
+    target.write_bytes(b"".join(lines[:2]) + lines[2][:-10])
+    answers = Answers(target)
+    assert len(answers.left(read_requests(source))) == 3
+    answers.close()
+    again = answered(source, target)
+    assert {number: one["body"]["choices"] for number, one in again.items()} == {
+        number: one["body"]["choices"] for number, one in whole.items()
+    }
+
+
+WRONG: dict[str, tuple[Any, str]] = {
+    "no object": ([1], "line 2: is not an object"),
+    "no id": ({**line(1), "custom_id": ""}, "line 2: custom_id is not a text"),
+    "no body": ({"custom_id": "a", "url": "/v1/completions"}, "line 2: body is missing"),
+    "other url": (line(1, url="/v1/embeddings"), "line 2: url is '/v1/embeddings'"),
+    "other method": (line(1, method="GET"), "line 2: method is not POST"),
+    "streamed": (line(1, body={"stream": True}), "line 2: body.stream"),
+    "same id": (line(0), "line 2: custom_id 'r0' is that of line 1"),
+}
+
+
+@pytest.mark.parametrize(("second", "says"), WRONG.values(), ids=WRONG)
+def test_a_wrong_line_is_named_before_anything_is_computed(second: Any, says: str, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=says):
+        read_requests(written(tmp_path / "in.jsonl", [line(0), second]))
+
+
+def test_what_is_no_json_or_no_text_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "in.jsonl"
+    path.write_text('{"custom_id": \n')
+    with pytest.raises(ConfigError, match=r"line 1: no JSON: .* at column"):
+        read_requests(path)
+    path.write_bytes(b"\xff\xfe\n")
+    with pytest.raises(ConfigError, match="is not UTF-8 text"):
+        read_requests(path)
+
+
+def test_an_output_file_that_holds_something_else_is_left_alone(tmp_path: Path) -> None:
+    path = tmp_path / "precious.txt"
+    path.write_text("dear diary\n")
+    with pytest.raises(ConfigError, match="name another"):
+        Answers(path)
+    assert path.read_text() == "dear diary\n"
+
+
+def test_the_command_answers_a_file_and_says_what_is_wrong_in_one_line(tmp_path: Path) -> None:
+    model = write_tiny_llama(tmp_path / "tiny.gguf")
+    lines = [
+        line(i, body={"model": "tiny", "prompt": "the hat", "max_tokens": 4, "temperature": 0})
+        for i in range(3)
+    ]
+    source, target = written(tmp_path / "in.jsonl", lines), tmp_path / "out.jsonl"
+    done = transom("run-batch", str(source), str(target), "--model", str(model))
+    assert done.returncode == 0 and "3 answers in" in done.stderr, done
+    found = [json.loads(one) for one in target.read_text().splitlines()]
+    assert len({one["response"]["body"]["choices"][0]["text"] for one in found}) == 1
+    again = transom("run-batch", str(source), str(target), "--model", str(model))
+    assert again.returncode == 0 and "3 of 3 are answered already" in again.stderr
+    assert "no such file" in one_line(transom("run-batch", "none.jsonl", str(target)), 1)

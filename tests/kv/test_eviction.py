@@ -1,0 +1,70 @@
+"""Several victims at a time: what goes is what would go if each were asked alone."""
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+from tests.kv.world import World
+
+from transom.kv.component_specs import Chunked, Full, Window
+from transom.kv.eviction import make_room, reclaim
+from transom.kv.layout import address_space
+
+
+def prompt(number: int, length: int = 40) -> list[int]:
+    return [1000 * number + place for place in range(1, length + 1)]
+
+
+def filled(*, budget: bool) -> World:
+    """Prompts of which windows need little: one is read, one has holes, one was found again, two part."""
+    kinds = (Full(), Window(8), Chunked(6))
+    size = (1, 1, 1) if budget else ()
+    pages = address_space(900, size) if budget else (900, 900, 900)
+    world = World(kinds, pages, 2, context=128, budget=900 if budget else None, page_bytes=size)
+    for number in range(8):
+        world.serve(prompt(number, 30 + number))
+    world.serve(prompt(5, 20) + prompt(6, 20))
+    world.serve([*prompt(2, 32), 7])
+    world.prefill(world.admit([*prompt(3, 33), 7, 8]))
+    with world.cache.transaction():
+        (holed,) = [node for _, tokens, node in world.nodes() if tokens == tuple(prompt(4, 34))]
+        world.cache.tree.vacate(holed, 1, np.array([2]))
+    return world
+
+
+def told(world: World, since: int) -> list[tuple[str, bytes]]:
+    return [(event.component, event.digest) for event in world.cache.events(since).events]
+
+
+def by_pages(component: int, world: World, count: int) -> None:
+    reclaim(world.cache.tree, component, count)
+
+
+def by_bytes(component: int, world: World, count: int) -> None:
+    cache = world.cache
+    need = [0] * len(cache.pools)
+    need[component] = cache.budget.room().bytes - sum(pool.idle for pool in cache.pools) + count
+    make_room(cache.tree, cache.budget, cache.counters, need)
+
+
+@pytest.mark.parametrize(
+    ("way", "component", "pages"), [(by_pages, 1, 70), (by_pages, 2, 70), (by_bytes, 1, 140)]
+)
+@pytest.mark.parametrize("least", [1, 7, 1000])
+def test_what_nobody_needs_goes_in_the_same_order_however_much_is_asked_for(
+    way: Callable[[int, World, int], None], component: int, pages: int, least: int
+) -> None:
+    budget = way is by_bytes
+    one, many = filled(budget=budget), filled(budget=budget)
+    since = one.cache.log.next
+    assert told(one, 0) == told(many, 0)
+    for _ in range(pages):
+        with one.cache.transaction():
+            way(component, one, 1)
+    left = pages
+    while left:
+        with many.cache.transaction():
+            way(component, many, min(least, left))
+        left -= min(least, left)
+        many.audit()
+    assert len(told(one, since)) == pages and told(one, since) == told(many, since)

@@ -1,0 +1,79 @@
+"""The world of faults: many lives without a fault, deterministic, and a failure told in a line."""
+
+import re
+
+import pytest
+from tests.lab.faults.edits import EDITS
+
+from transom.errors import ConfigError
+from transom.values import FinishReason
+from transom_lab.faults.campaign import Tally, live, run_faults, run_part
+from transom_lab.faults.command import SchedulerBroke, faults, numbers, written
+from transom_lab.faults.life import draw_life
+
+SHORT = 40
+EVERYTHING = {
+    "Turn", "Arrive", "Again", "Leave", "LeaveInFlight", "LeaveAll", "LeaveLate", "Flush", "Pause", "Resume",
+    "Update", "Close", "Pin", "Squeeze", "Trip", "Stall", "Jump",
+}  # fmt: skip
+
+
+def test_a_thousand_lives_have_no_fault() -> None:
+    tally = Tally()
+    assert run_faults(0, 1_000, SHORT, tally=tally) is None
+    assert set(tally.events) == EVERYTHING and set(tally.ends) == set(FinishReason)
+    assert min(tally.retractions, tally.forks, tally.failed_steps, tally.refused) > 50, tally
+    assert min(tally.cached_tokens, tally.recomputed_tokens) > 1_000 and tally.repaired_tokens > 30, tally
+
+
+@pytest.mark.slow
+def test_ten_thousand_lives_have_no_fault() -> None:
+    assert run_faults(1_000_000, 10_000) is None
+
+
+def test_the_same_seed_is_the_same_life() -> None:
+    life = draw_life(11)
+    assert life == draw_life(11) and life != draw_life(12)
+    worlds = [live(life, range(len(life.events)))[0] for _ in range(2)]
+    assert worlds[0].scheduler.stats() == worlds[1].scheduler.stats()
+    assert worlds[0].cache.events(0) == worlds[1].cache.events(0)
+
+
+def test_what_breaks_is_told_by_the_command_that_replays_it(capsys: pytest.CaptureFixture[str]) -> None:
+    edit = next(edit for edit in EDITS if edit.name == "who waits and is aborted ends twice")
+    with edit.made():
+        with pytest.raises(SchedulerBroke, match=r"of \d+ events"):
+            faults(edit.seed, 200)
+        told = capsys.readouterr().out
+        command = re.search(r"^transom simulate --faults --seed (\d+) --only ([\d,-]+)$", told, re.MULTILINE)
+        assert command is not None, told
+        seed, only = int(command[1]), command[2]
+        assert len(numbers(only)) <= 4, "an arrival or two, an abort, a turn"
+        with pytest.raises(SchedulerBroke, match="of nobody, or of one that has ended"):
+            faults(seed, only=only)
+    faults(seed, only=only)
+    assert "no fault found" in capsys.readouterr().out
+
+
+def test_any_part_of_a_life_is_a_life() -> None:
+    life = draw_life(3)
+    for step in (2, 3):
+        assert run_part(3, 60, range(0, len(life.events), step)) is None
+
+
+@pytest.mark.parametrize("text", ["0-3,7", "5", "0,2,4-9"])
+def test_event_numbers_are_written_as_they_are_read(text: str) -> None:
+    assert written(numbers(text)) == text
+
+
+@pytest.mark.parametrize("text", ["", "a", "3-", "-1", "1,,2"])
+def test_event_numbers_that_are_none_are_named(text: str) -> None:
+    with pytest.raises(ConfigError, match="--only"):
+        numbers(text)
+
+
+def test_a_run_can_be_told_to_end_by_turns(capsys: pytest.CaptureFixture[str]) -> None:
+    faults(5, turns=40)
+    assert "no fault found" in capsys.readouterr().out
+    with pytest.raises(ConfigError, match="--seeds is 0"):
+        faults(5, 0)

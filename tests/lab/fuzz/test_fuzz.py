@@ -1,0 +1,250 @@
+"""The fuzzer: it meets every way a page goes, finds what is wrong, and says it in a few lines."""
+
+import re
+from collections import Counter
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from transom.errors import ConfigError, TransomError
+from transom.kv.cache import HybridCache
+from transom.kv.eviction_policy import CachePolicy
+from transom.kv.holding import Holding
+from transom.kv.match import Hit, Share, repaired
+from transom.kv.page_rules import PageRule
+from transom.kv.repair import repair_start
+from transom.steps import PageCopy
+from transom.values import Tokens
+from transom_lab.fuzz import operations as do
+from transom_lab.fuzz.campaign import Broken, Drawn, Tally, replay, run_episode
+from transom_lab.fuzz.command import CoreBroke, fuzz, replay_file
+from transom_lab.fuzz.draw import draw_setting
+from transom_lab.fuzz.kinds import MIXES, PAGE_SIZES, WINDOWS
+from transom_lab.fuzz.operations import Setting, read_script, write_script
+from transom_lab.fuzz.shrink import shrink
+
+SETTING = Setting(page_size=4, window=7, mix="FW", pages=(12, 9), rows=3, context=40, prefix_caching=True)
+SCRIPT: list[do.Operation] = [
+    do.Ask(request=1, tokens=(1, 2, 3, 4, 5), salt="x"),
+    do.Admit(request=1),
+    do.Undone(operations=(do.Extend(request=1, tokens=3), do.Flush())),
+    do.Extend(request=1, tokens=5),
+    do.Run(request=1, tokens=5),
+    do.RunCopies(),
+    do.Fork(request=1, child=2),
+    do.Run(request=2, tokens=1),
+    do.Pin(tokens=(1, 2, 3, 4), steps=2),
+    do.Publish(request=1),
+]
+
+ALWAYS_POSSIBLE = (
+    do.Ask, do.Admit, do.AdmitCold, do.Extend, do.Run, do.Publish, do.Slide, do.Truncate, do.Drop, do.Flush,
+    do.Fork, do.Pin, do.Reclaim, do.Undone,
+)  # fmt: skip
+"""In every mix; copies are not."""
+
+REPAIRED = ("FW", "FWV", "WLF", "FC", "CFW")
+"""Mixes whose windows or chunks are rebuilt from what is kept whole."""
+
+
+@pytest.mark.parametrize("mix", MIXES)
+def test_ten_thousand_operations_of_every_mix_find_no_fault(mix: str) -> None:
+    """A hundred and twenty thousand in all, and everything else about a cache drawn."""
+    tally = Tally(Counter())
+    for number in range(10):
+        assert run_episode(Drawn(seed=1, mix=mix), number, 1_000, tally) is None
+    assert tally.total >= 10_000
+    assert set(tally.operations) >= {word.__name__ for word in ALWAYS_POSSIBLE}, tally
+    assert min(tally.hits, tally.reclaimed, tally.refused) > 5, "an idle run shows nothing"
+    if mix in ("F", "FW", "FWV", "WLF"):
+        assert min(tally.hits, tally.duplicates_returned) > 100 and tally.operations["RunCopies"], tally
+    if mix in ("W", "FW", "FWV", "WLF"):
+        assert tally.holes_filled > 50, tally
+    if mix in REPAIRED:
+        assert tally.repairs, tally
+    assert tally.skipped < tally.total / 5, "most of what is drawn can be done"
+
+
+def test_every_kind_of_cache_is_drawn() -> None:
+    from random import Random
+
+    drawn = [draw_setting(Random(seed), None, None, None) for seed in range(300)]
+    assert {setting.page_size for setting in drawn} == set(PAGE_SIZES)
+    assert {setting.window for setting in drawn} == set(WINDOWS)
+    assert {setting.mix for setting in drawn} == set(MIXES)
+    assert {setting.prefix_caching for setting in drawn} == {True, False}
+    assert {setting.policy for setting in drawn} == set(CachePolicy)
+    with_state = {mix for mix in MIXES if "S" in mix}
+    assert {setting.mix for setting in drawn if setting.layers} == {*REPAIRED, *with_state}
+    shared = [setting for setting in drawn if setting.page_bytes]
+    assert 30 < len(shared) < 120 and {setting.mix for setting in shared} == set(MIXES)
+
+
+def test_the_same_seed_does_the_same() -> None:
+    tallies = [Tally(Counter()), Tally(Counter())]
+    for tally in tallies:
+        assert run_episode(Drawn(seed=5), 2, 300, tally) is None
+    assert tallies[0] == tallies[1]
+
+
+# ---------------------------------------------------------------- scripts
+
+
+def test_a_script_reads_back_as_it_was_written() -> None:
+    assert read_script(write_script((SETTING, SCRIPT))) == (SETTING, SCRIPT)
+
+
+def test_any_part_of_a_script_is_a_script() -> None:
+    for left_out in range(len(SCRIPT)):
+        assert replay(SETTING, SCRIPT[:left_out] + SCRIPT[left_out + 1 :]) is None
+
+
+@pytest.mark.parametrize(
+    "line",
+    ["Steal(request=1)", "Admit(request=open('x'))", "Admit(", "__import__('os')", "Admit(who=1)", "3 + x"],
+)
+def test_a_line_that_is_no_operation_is_named(line: str) -> None:
+    with pytest.raises(ConfigError, match="line 3"):
+        read_script(f"# a comment\n{SETTING!r}\n{line}\n")
+
+
+def test_a_script_begins_with_its_setting() -> None:
+    with pytest.raises(ConfigError, match="Setting"):
+        read_script("Flush()\n")
+
+
+# ---------------------------------------------------------------- finding what is wrong
+
+
+def publish_uncomputed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Report A's fault put back: what is allocated is filed as computed."""
+    publish = HybridCache.publish
+
+    def wrong(self: HybridCache, holding: Holding, tokens: Tokens) -> None:
+        computed = holding.computed
+        holding.computed = min(holding.allocated, len(tokens))
+        publish(self, holding, tokens)
+        holding.computed = computed
+
+    monkeypatch.setattr(HybridCache, "publish", wrong)
+
+
+def test_a_fault_is_found_shrunk_and_replayed(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    file = tmp_path / "script.txt"
+    with monkeypatch.context() as patch:
+        publish_uncomputed(patch)
+        with pytest.raises(CoreBroke):
+            fuzz(Drawn(seed=3), 4_000)
+        file.write_text(capsys.readouterr().out)
+        _, operations = read_script(file.read_text())
+        assert len(operations) <= 6, operations
+        with pytest.raises(CoreBroke, match=f"operation {len(operations)} of {len(operations)}"):
+            replay_file(str(file))
+    replay_file(str(file))
+    assert "no fault found" in capsys.readouterr().out
+
+
+def test_shrinking_keeps_what_is_needed_and_nothing_else(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two operations far apart are the cause; all between them goes."""
+    publish_uncomputed(monkeypatch)
+    noise: list[do.Operation] = [do.RunCopies()] * 40
+    tokens = tuple(range(9))
+    cause = [do.AdmitCold(request=1, tokens=tokens, salt=""), do.Extend(request=1, tokens=9), do.Publish(1)]
+    script = [*noise, cause[0], *noise, cause[1], *noise, cause[2], *noise]
+    assert shrink(Broken((SETTING, script), "")).script == (SETTING, cause)
+
+
+def test_content_that_is_not_the_requests_own_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A copy that is never run: the page has what its last owner left there."""
+    monkeypatch.setattr(HybridCache, "pending_copies", lambda self: ())
+    monkeypatch.setattr("transom_lab.fuzz.draw.PAGE_SIZES", (4,))
+    broken = run_episode(Drawn(seed=2, mix="F"), 0, 2_000, Tally(Counter()))
+    assert broken is not None and re.search("reads position|was not computed for it", broken.error), broken
+
+
+def test_a_repair_that_files_what_is_not_exact_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    right = Hit.share
+
+    def wrong(hit: Hit, component: int, grid: PageRule) -> Share:
+        found = right(hit, component, grid)
+        return found._replace(exact=found.kept) if hit.begin.is_repair else found
+
+    monkeypatch.setattr(Hit, "share", wrong)
+    assert "filed what is not exact" in first_error(mix="FW")
+
+
+def test_a_repair_that_begins_too_late_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    """By the one token that it is."""
+    start = repair_start
+    monkeypatch.setattr(
+        "transom.kv.match.repair_start",
+        lambda grids, layers, until: min(until - 1, start(grids, layers, until) + 1),
+    )
+    assert "computed from what is not exact" in first_error(mix="FW")
+
+
+def test_a_repair_offered_beside_a_state_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No window of tokens gives a state back, so where there is one none is to be offered."""
+    monkeypatch.setattr(
+        "transom.kv.begin.repaired",
+        lambda hit, grids, layers: repaired(hit, grids[:2], tuple([layer for layer in layers if layer < 2])),
+    )
+    assert re.search("possible|another state", first_error(mix="FWS"))
+
+
+def test_a_fork_that_writes_where_the_first_one_does_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its copies are noted, and never run."""
+    monkeypatch.setattr(
+        "transom.kv.fork.PageCopy",
+        lambda component, source, target, slots: PageCopy(component, source, target, 0),
+    )
+    assert re.search("reads position|was not computed|filed", first_error(mix="FW"))
+
+
+def first_error(mix: str) -> str:
+    """Of a few lives; empty if all are sound."""
+    lives = (run_episode(Drawn(1, 1, 4, mix), number, 1_000, Tally(Counter())) for number in range(20))
+    return next((broken.error for broken in lives if broken is not None), "")
+
+
+# ---------------------------------------------------------------- what is printed
+
+
+def test_progress_says_rate_operations_hits_holes_and_reclaims(capsys: pytest.CaptureFixture[str]) -> None:
+    fuzz(Drawn(seed=0, page_size=4, window=4, mix="FW"), 600)
+    said = capsys.readouterr().out
+    for word in ("operations", "/s", "hits", "holes filled", "reclaimed", "Extend", "no fault found"):
+        assert word in said, said
+
+
+@pytest.mark.parametrize(
+    ("drawn", "operations", "part"),
+    [
+        (Drawn(seed=0, mix="FQ"), 1, "Q"),
+        (Drawn(seed=0, page_size=0), 1, "--page-size"),
+        (Drawn(seed=0, window=-1), 1, "--window"),
+        (Drawn(seed=0), 0, "--ops"),
+    ],
+)
+def test_what_cannot_be_run_is_said(drawn: Drawn, operations: int, part: str) -> None:
+    with pytest.raises(TransomError, match=part):
+        fuzz(drawn, operations)
+
+
+def test_a_file_that_is_not_there_is_said(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="No such file"):
+        replay_file(str(tmp_path / "none"))
+
+
+def test_digests_tell_namespace_position_and_component_apart() -> None:
+    from transom.kv.cache import Namespace
+    from transom_lab.fuzz.contents import of_component, prefix_digests
+
+    spaces = [Namespace(0, "", None), Namespace(1, "", None), Namespace(0, "x", None)]
+    runs = [np.array(tokens, np.int32) for tokens in ([0] * 40, [0] * 20 + [1] * 20, [1] * 40)]
+    found = np.concatenate([prefix_digests(space, run) for space in spaces for run in runs])
+    both = np.concatenate([of_component(found, component) for component in (0, 1)])
+    assert len(set(both.tolist())) == 2 * 3 * (40 + 20 + 40)

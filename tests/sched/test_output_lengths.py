@@ -1,0 +1,68 @@
+"""What is expected of an output that is not done: the upper quartile of those that went on from there."""
+
+import numpy as np
+import pytest
+
+from transom.sched.output_lengths import MEMORY, OutputLengths, Outputs
+
+
+def recent(*lengths: int) -> OutputLengths:
+    return OutputLengths(np.array(sorted(lengths), np.int64))
+
+
+def test_the_first_guess_counts_until_a_dozen_have_ended() -> None:
+    seen = Outputs(32)
+    assert seen.lengths().expected() == 32
+    for _ in range(11):
+        seen.ended(5)
+    assert seen.lengths().expected() == 32
+    seen.ended(5)
+    assert seen.lengths().expected() == 5
+
+
+@pytest.mark.parametrize(
+    ("so_far", "remaining"),
+    [
+        (0, 6),  # of 1 2 3 4 5 6 7 8, the sixth
+        (1, 6),  # of 2 .. 8, the sixth of seven: 7
+        (4, 3),  # of 5 6 7 8, the third: 7
+        (6, 2),  # of 7 8, the second
+        (7, 1),
+        (8, 8),  # longer than any: as much again
+        (50, 50),
+    ],
+)
+def test_what_is_to_come_is_the_upper_quartile_of_the_longer_ones(so_far: int, remaining: int) -> None:
+    seen = recent(8, 3, 1, 6, 2, 7, 5, 4)
+    assert seen.expected(so_far) == remaining
+    assert seen.remaining(np.array([0, so_far])).tolist() == [6, remaining]
+
+
+def test_all_alike_is_expected_to_be_like_all() -> None:
+    seen = recent(*[40] * 10)
+    assert [seen.expected(so_far) for so_far in (0, 10, 39)] == [40, 30, 1]
+
+
+def test_those_still_at_it_speak_when_they_are_longer_than_all_that_ended() -> None:
+    """Two ended short; two are at 10 and 12, and are taken for 20 and 24."""
+    seen = recent(2, 3).seeing(np.array([12, 1, 3, 10]))
+    assert seen.lengths.tolist() == [2, 3, 20, 24]
+    assert (seen.expected(0), seen.expected(12)) == (20, 12)
+    assert recent(2, 30).seeing(np.array([10])).lengths.tolist() == [2, 30]
+
+
+def test_a_factor_makes_all_longer() -> None:
+    seen = recent(2, 2)
+    assert (seen.expected(0, factor=4), seen.expected(5, factor=4), seen.expected(8, factor=4)) == (8, 3, 8)
+
+
+def test_old_outputs_are_forgotten() -> None:
+    seen = Outputs(32)
+    for length in (*[1_000] * MEMORY, *[3] * MEMORY):
+        seen.ended(length)
+    assert seen.lengths().lengths.tolist() == [3] * MEMORY
+
+
+def test_at_least_one_token_is_always_to_come() -> None:
+    seen = recent(1, 1, 1)
+    assert [seen.expected(so_far) for so_far in range(4)] == [1, 1, 2, 3]
