@@ -49,22 +49,24 @@ MUTANTS = (
     Mutant(
         "repair-publishes-inexact",
         "match.py",
-        "Share(kept, pages, takes, source, grid.keep(begin.full_until))",
+        "Share(kept, pages, takes, source, rule.keep(begin.full_until))",
         "Share(kept, pages, takes, source, kept)",
     ),
     Mutant(
         "repair-a-window-too-late",
         "repair.py",
-        "start = min(grid.keep(until) * grid.page_size, first_needed(grid.component, start))",
-        "start = min(grid.keep(until) * grid.page_size, start)",
+        "start = min(rule.keep(until) * rule.page_size, first_needed(rule.component, start))",
+        "start = min(rule.keep(until) * rule.page_size, start)",
     ),
     Mutant(
         "repair-forgets-the-page",
         "repair.py",
-        "start = min(grid.keep(until) * grid.page_size, first_needed(grid.component, start))",
-        "start = first_needed(grid.component, start)",
+        "start = min(rule.keep(until) * rule.page_size, first_needed(rule.component, start))",
+        "start = first_needed(rule.component, start)",
     ),
-    Mutant("repair-moved-by-full-layers", "repair.py", "        if not grid.rooted:\n", "        if True:\n"),
+    Mutant(
+        "repair-moved-by-full-layers", "repair.py", "        if not rule.keeps_all:\n", "        if True:\n"
+    ),
     Mutant(
         "repair-where-a-hit-is-better",
         "match.py",
@@ -74,27 +76,27 @@ MUTANTS = (
     Mutant(
         "repair-clips-nothing",
         "match.py",
-        "Begin(start, until, exact_from, clip=start)",
-        "Begin(start, until, exact_from)",
+        "StartPoint(start, until, exact_from, clip=start)",
+        "StartPoint(start, until, exact_from)",
     ),
     Mutant(
         "full-pages-found-are-given-back",
         "holding.py",
-        "            found = max(found, grid.floor(self.full_until))\n",
+        "            found = max(found, rule.floor(self.full_until))\n",
         "            pass\n",
     ),
     Mutant(
         "full-pages-taken-twice",
         "holding.py",
-        "return grid.entries(self.full_until if grid.rooted else self.start)",
-        "return grid.entries(self.start)",
+        "return rule.entries(self.full_until if rule.keeps_all else self.start)",
+        "return rule.entries(self.start)",
     ),
     # ------------------------------------------------------------ the two reports
     Mutant(
         "publish-uncomputed",
         "cache.py",
-        "whole = self.grids[0].floor(holding.computed)\n        if whole <= holding.published",
-        "whole = self.grids[0].floor(min(holding.allocated, len(tokens)))\n        if whole <= holding.published",
+        "whole = self.rules[0].floor(holding.computed)\n        if whole <= holding.published",
+        "whole = self.rules[0].floor(min(holding.allocated, len(tokens)))\n        if whole <= holding.published",
         alone=BY_ITSELF,
     ),
     Mutant(
@@ -123,7 +125,7 @@ MUTANTS = (
     Mutant(
         "merge-what-is-published",
         "publish.py",
-        "first = max(start, holding.shared(grid))",
+        "first = max(start, holding.shared(rule))",
         "first = start",
     ),
     Mutant("publish-leaves-empty-tails", "cache.py", "            self.tree.trim(path.end)\n", ""),
@@ -149,7 +151,7 @@ MUTANTS = (
     Mutant(
         "snapshot-never-written",
         "snapshots.py",
-        "self.tree.vacate(node, each.copy.component, [index])",
+        "self.tree.evict_pages(node, each.copy.component, [index])",
         "pass",
     ),
     Mutant(
@@ -165,7 +167,7 @@ MUTANTS = (
     Mutant(
         "stale-offer-taken",
         "match.py",
-        "    if path.pages < begin.full_until // grids[0].page_size:\n        return None\n",
+        "    if path.pages < begin.full_until // rules[0].page_size:\n        return None\n",
         "",
     ),
     Mutant(
@@ -190,8 +192,8 @@ MUTANTS = (
     Mutant(
         "partial-page-published",
         "begin.py",
-        "published=grids[0].floor(",
-        "published=grids[0].ceil(",
+        "published=rules[0].floor(",
+        "published=rules[0].ceil(",
     ),
     Mutant(
         "partial-page-not-pinned",
@@ -202,35 +204,35 @@ MUTANTS = (
     Mutant(
         "inexact-forgotten",
         "match.py",
-        "begun_nowhere = takes and not source and grid.by_reference",
+        "begun_nowhere = takes and not source and rule.by_reference",
         "begun_nowhere = False",
     ),
     Mutant("inexact-published", "cache.py", "            self._give_up_inexact(holding)\n", ""),
     Mutant(
         "admission-is-no-use",
         "cache.py",
-        "        self.tree.use(hit.path, holding.keeps(self.grids), hit=True, priority=holding.priority)\n",
+        "        self.tree.use(hit.path, holding.keeps(self.rules), hit=True, priority=holding.priority)\n",
         "",
     ),
     # ------------------------------------------------------------ extend, truncate, slide, drop
     Mutant(
         "extend-into-the-last-page",
         "holding.py",
-        "grid.entries(max(allocated, self.full_until) if grid.rooted else allocated)",
-        "grid.floor(max(allocated, self.full_until) if grid.rooted else allocated)",
+        "rule.entries(max(allocated, self.full_until) if rule.keeps_all else allocated)",
+        "rule.floor(max(allocated, self.full_until) if rule.keeps_all else allocated)",
     ),
     Mutant("extend-unasked", "cache.py", "            self._make_room(growth, holding.request)\n", ""),
     Mutant(
         "growth-rounds-down",
         "cache.py",
-        "max(0, grid.entries(end) - held.covered(grid))",
-        "max(0, grid.floor(end) - held.covered(grid))",
+        "max(0, rule.entries(end) - held.covered(rule))",
+        "max(0, rule.floor(end) - held.covered(rule))",
     ),
     Mutant(
         "truncate-cuts-the-page",
         "cache.py",
-        "self._return_private(holding, component, holding.covered(grid), last)",
-        "self._return_private(holding, component, max(0, holding.covered(grid) - 1), last)",
+        "self._return_private(holding, component, holding.covered(rule), last)",
+        "self._return_private(holding, component, max(0, holding.covered(rule) - 1), last)",
     ),
     Mutant(
         "drop-leaves-copies",
@@ -265,7 +267,7 @@ MUTANTS = (
     Mutant(
         "let-go-of-too-little",
         "cache.py",
-        "middle = min(holding.shared(self.grids[component]), end)",
+        "middle = min(holding.shared(self.rules[component]), end)",
         "middle = start",
     ),
     Mutant(
@@ -296,7 +298,7 @@ MUTANTS = (
         "return start // self.page_size",
     ),
     Mutant(
-        "every-window-is-rooted",
+        "every-window-is-keeps_all",
         "page_rules.py",
         "first_needed(component, context) == 0",
         "first_needed(component, 1) == 0",
@@ -323,8 +325,8 @@ MUTANTS = (
     Mutant(
         "first-needed-page-unseen",
         "match.py",
-        "rfind(0, grid.needed(end), pages)",
-        "rfind(0, grid.needed(end) + 1, pages)",
+        "rfind(0, rule.needed(end), pages)",
+        "rfind(0, rule.needed(end) + 1, pages)",
     ),
     Mutant("holes-cross-nodes", "match.py", "return max(run, self._path.start_of(hole))", "return run"),
     Mutant(
@@ -382,7 +384,7 @@ MUTANTS = (
     Mutant(
         "parents-older-than-children",
         "radix_tree.py",
-        "not (self.rooted[component] and node.children)",
+        "not (self.keeps_all[component] and node.children)",
         "not False",
     ),
     Mutant(
@@ -460,7 +462,7 @@ MUTANTS = (
     Mutant(
         "windows-outlive-a-purge",
         "eviction.py",
-        "            if not tree.rooted[component]:\n",
+        "            if not tree.keeps_all[component]:\n",
         "            if False:\n",
     ),
     # ------------------------------------------------------------ pools, rows, counters, journal
@@ -605,7 +607,7 @@ MUTANTS = (
         "extend = self._tree.grow if is_boundary else self._tree.lengthen",
         "extend = self._tree.lengthen",
     ),
-    Mutant("parting-forgotten", "radix_tree.py", "not end.children and not end.parted", "not end.children"),
+    Mutant("parting-forgotten", "radix_tree.py", "not end.children and not end.branched", "not end.children"),
     Mutant(
         "ages-with-islands-only",
         "eviction.py",
@@ -613,7 +615,7 @@ MUTANTS = (
         "RANK_USELESS and tree.gives_whole",
     ),
     Mutant("loops-by-age", "eviction_policy.py", "-link.last if price.whole else link.last", "link.last"),
-    Mutant("every-use-counts", "eviction_policy.py", "if price.parted else 1.0", "if link else 1.0"),
+    Mutant("every-use-counts", "eviction_policy.py", "if price.branched else 1.0", "if link else 1.0"),
     Mutant("half-a-stretch", "eviction.py", "node.size if tree.gives_whole else most", "most"),
     Mutant(
         "begin-on-a-page-kept", "page_rules.py", " and self.keep((page + 1) * self.page_size) > page)", ")"
@@ -655,8 +657,8 @@ MUTANTS = (
     Mutant(
         "explains-another-hole",
         "explain.py",
-        "min(grid.needed(end), path.pages)",
-        "min(grid.needed(end) + 1, path.pages)",
+        "min(rule.needed(end), path.pages)",
+        "min(rule.needed(end) + 1, path.pages)",
     ),
     Mutant(
         "shares-a-token-more", "node.py", "return int(differs.argmax())", "return int(differs.argmax()) + 1"

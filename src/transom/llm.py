@@ -34,12 +34,12 @@ from transom.values import (
     Event,
     FinishReason,
     Logprobs,
-    PromptScored,
+    PromptLogprobs,
     Request,
     RequestId,
     Sampling,
-    TokenChosen,
     Tokens,
+    TokenSampled,
     Usage,
 )
 from transom.weights.tokenizer import load_tokenizer
@@ -254,14 +254,14 @@ class LLM:
         with _interrupt_held_back():
             commands, self._commands = self._commands, []
             try:
-                turn = engine.turn(commands)
+                iteration = engine.iterate(commands)
             except BaseException:
                 self._tell_the_lost()
                 raise
-            for event in turn.events:
+            for event in iteration.events:
                 if event.request in self._inboxes:
                     self._inboxes[event.request].append(event)
-        for refused in turn.rejected:
+        for refused in iteration.rejected:
             raise refused.error
 
     def _tell_the_lost(self) -> None:
@@ -322,13 +322,13 @@ class _Scoring:
 
     def hear(self, event: Event) -> Score | None:
         match event:
-            case PromptScored():
+            case PromptLogprobs():
                 self._logprobs += [choice.logprob for choice in event.scores]
             case Ended():
                 self.ended = True
                 _raise_if_failed(event)
                 return Score(tuple(self.request.prompt.tolist()), tuple(self._logprobs), event.usage)
-            case TokenChosen():
+            case TokenSampled():
                 raise AssertionError(event)
         return None
 
@@ -349,12 +349,12 @@ class _Output:
         match event:
             case Ended():
                 return self._end(event)
-            case TokenChosen():
+            case TokenSampled():
                 return None if self.stopped else self._token(event)
-            case PromptScored():
+            case PromptLogprobs():
                 return None
 
-    def _token(self, event: TokenChosen) -> Piece:
+    def _token(self, event: TokenSampled) -> Piece:
         self._tokens += 1
         said = "" if event.token in self.request.stop_ids else self._detokenizer.feed(event.token)
         return Piece(self._released(said), (event.token,), (event.logprob,), None, None)

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
-from transom.values import Choice, RequestId, Sampling, Tokens
+from transom.values import RequestId, SampledToken, Sampling, Tokens
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,10 +94,10 @@ class StepResult:
     be left out where no span asked.
     """
 
-    choices: tuple[Choice | None, ...]
+    choices: tuple[SampledToken | None, ...]
     seconds: float = 0.0
-    siblings: tuple[tuple[Choice, ...], ...] = ()
-    scores: tuple[tuple[Choice, ...], ...] = ()
+    siblings: tuple[tuple[SampledToken, ...], ...] = ()
+    scores: tuple[tuple[SampledToken, ...], ...] = ()
 
 
 class Runner(Protocol):

@@ -115,7 +115,7 @@ class Alternative:
     logprob: float
 
 
-class Choice(NamedTuple):
+class SampledToken(NamedTuple):
     """A token, chosen or given. `logprob` is of the model's distribution, before temperature."""
 
     token: int
@@ -124,15 +124,15 @@ class Choice(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class PromptScored:
+class PromptLogprobs:
     """What the model says of the prompt's tokens from position `first` on. Comes before any output."""
 
     request: RequestId
     first: int
-    scores: tuple[Choice, ...]
+    scores: tuple[SampledToken, ...]
 
 
-class TokenChosen(NamedTuple):
+class TokenSampled(NamedTuple):
     """One more output token of a request. `logprob` is of the model's distribution, before temperature."""
 
     request: RequestId
@@ -153,4 +153,4 @@ class Ended:
     """How long it waited for its first step, or for its end if it never had one."""
 
 
-Event = TokenChosen | Ended | PromptScored
+Event = TokenSampled | Ended | PromptLogprobs

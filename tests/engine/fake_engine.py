@@ -28,15 +28,15 @@ from transom.sched.commands import Done
 from transom.sched.request import Idle, IdleReason
 from transom.values import (
     Alternative,
-    Choice,
     Ended,
     Event,
     FinishReason,
     PauseMode,
-    PromptScored,
+    PromptLogprobs,
     Request,
     RequestId,
-    TokenChosen,
+    SampledToken,
+    TokenSampled,
     Usage,
 )
 
@@ -77,7 +77,7 @@ class FakeSteps:
         self.updates: list[str] = []
         self.finished = self.prompt_tokens = self.cached_tokens = self.generated = self.steps = 0
 
-    def turn(self, commands: Sequence[sched.Command]) -> sched.Turn:
+    def iterate(self, commands: Sequence[sched.Command]) -> sched.Iteration:
         events: list[Event] = []
         rejected: list[sched.Rejected] = []
         done: list[Done] = []
@@ -106,7 +106,7 @@ class FakeSteps:
                         self.updates.append(f"{mode} {source}")
                         done.append(sched.WeightsUpdated(number, len(self.updates)))
         if self.paused is not None:
-            return sched.Turn(tuple(events), Idle(IdleReason.PAUSED), tuple(rejected), None, tuple(done))
+            return sched.Iteration(tuple(events), Idle(IdleReason.PAUSED), tuple(rejected), None, tuple(done))
         before = len(events)
         for number, echo in list(self.running.items()):
             if echo.request.deadline is not None and echo.request.deadline <= time.monotonic():
@@ -117,7 +117,7 @@ class FakeSteps:
         idle = None if len(events) > before else Idle(IdleReason.NO_WORK)
         if self.drain is not None and not self.running:
             done.append(sched.Drained(self.drain))
-        return sched.Turn(tuple(events), idle, tuple(rejected), None, tuple(done))
+        return sched.Iteration(tuple(events), idle, tuple(rejected), None, tuple(done))
 
     def stats(self) -> wire.Stats:
         used = sum(len(echo.request.prompt) + echo.made for echo in self.running.values())
@@ -163,7 +163,7 @@ class FakeSteps:
         token = echo.echoed[echo.made % len(echo.echoed)]
         echo.made += 1
         self.generated += 1
-        chosen = TokenChosen(echo.request.id, token, -0.5, alternatives(echo.request))
+        chosen = TokenSampled(echo.request.id, token, -0.5, alternatives(echo.request))
         if token in echo.request.stop_ids:
             return [*scored, chosen, *self._end(echo.request.id, FinishReason.STOP)]
         if echo.made == echo.request.max_tokens:
@@ -177,8 +177,10 @@ class FakeSteps:
         if first is None or any(sibling.id == request.id for sibling in request.siblings):
             return []
         tokens = [int(token) for token in request.prompt[max(1, first) :]]
-        scores = [Choice(t, -float(n), alternatives(request)) for n, t in enumerate(tokens, max(1, first))]
-        return [PromptScored(request.id, max(1, first), tuple(scores))]
+        scores = [
+            SampledToken(t, -float(n), alternatives(request)) for n, t in enumerate(tokens, max(1, first))
+        ]
+        return [PromptLogprobs(request.id, max(1, first), tuple(scores))]
 
     def _end(self, number: RequestId, reason: FinishReason, message: str = "") -> list[Event]:
         self.finished += 1

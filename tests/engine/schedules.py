@@ -16,20 +16,20 @@ from transom.models.spec import Model
 from transom.ops.protocol import F32, Ops, SpanRows
 from transom.ops.reference import ReferenceOps
 from transom.ops.store import KVStore, KVType
-from transom.sched.loop import Abort, Command, Submit, turn
+from transom.sched.loop import Abort, Command, Submit, iterate
 from transom.sched.output_lengths import MEMORY
 from transom.sched.submission import outputs_of
 from transom.steps import StepResult, StepWork
 from transom.values import (
-    Choice,
     Ended,
     Event,
     FinishReason,
-    PromptScored,
+    PromptLogprobs,
     Request,
     RequestId,
+    SampledToken,
     Sampling,
-    TokenChosen,
+    TokenSampled,
 )
 
 TURNS_MAX = 5000
@@ -73,16 +73,16 @@ class Played:
 
     outputs: dict[RequestId, list[int]] = field(default_factory=dict)
     ended: dict[RequestId, Ended] = field(default_factory=dict)
-    scores: dict[RequestId, list[Choice]] = field(default_factory=dict)
+    scores: dict[RequestId, list[SampledToken]] = field(default_factory=dict)
 
     def hear(self, event: Event) -> None:
         assert event.request not in self.ended, f"{event} after {self.ended[event.request]}"
         match event:
             case Ended():
                 self.ended[event.request] = event
-            case TokenChosen():
+            case TokenSampled():
                 self.outputs.setdefault(event.request, []).append(event.token)
-            case PromptScored():
+            case PromptLogprobs():
                 self.scores.setdefault(event.request, []).extend(event.scores)
 
 
@@ -109,7 +109,7 @@ def play(engine: Engine, runner: RecordingRunner, arrivals: Sequence[tuple[int, 
     for number in range(TURNS_MAX):
         due = [command for at, command in pending if at <= number]
         pending = [(at, command) for at, command in pending if at > number]
-        outcome = turn(engine.scheduler, due, runner, float(number), SameWeights())
+        outcome = iterate(engine.scheduler, due, runner, float(number), SameWeights())
         assert outcome.failure is None, outcome.failure
         assert not outcome.rejected, outcome.rejected
         engine.cache.check()
@@ -159,7 +159,7 @@ def assert_equal_to_cold(
 
 
 def assert_scores_equal_cold(
-    ops: Ops, model: Model, request: Request, scores: Sequence[Choice], *, cut: bool = False
+    ops: Ops, model: Model, request: Request, scores: Sequence[SampledToken], *, cut: bool = False
 ) -> None:
     """Log-probabilities of the prompt, and of alternatives: to the bit, as numpy has them.
 
@@ -210,5 +210,5 @@ def build(model: Model, ops: Ops, config: EngineConfig) -> tuple[Engine, Recordi
     """Of late its answers were short, so that more begin than fit to their ends, and are retracted."""
     engine = Engine(config, model, ops)
     for _ in range(MEMORY):
-        engine.scheduler._roster.outputs.ended(OUTPUTS_SEEN)
+        engine.scheduler._requests.outputs.ended(OUTPUTS_SEEN)
     return engine, RecordingRunner(ops, engine.runner)

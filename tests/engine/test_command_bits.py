@@ -25,7 +25,7 @@ from transom.errors import BadRequest
 from transom.models.load import load_model
 from transom.models.spec import Model
 from transom.ops.choose import choose_ops
-from transom.sched.loop import Command, Pause, Resume, Submit, UpdateWeights, turn
+from transom.sched.loop import Command, Pause, Resume, Submit, UpdateWeights, iterate
 from transom.values import (
     FinishReason,
     Logprobs,
@@ -197,17 +197,17 @@ def test_the_logprob_of_an_output_is_that_of_the_same_token_in_a_prompt(model: M
     engine, _ = build(model, ops, EngineConfig())
     said = []
     request = Request(RequestId(1), tokens(20), 8, sampling=Sampling(0.9, seed=3))
-    outcome = turn(engine.scheduler, [Submit(request)], engine.runner)
+    outcome = iterate(engine.scheduler, [Submit(request)], engine.runner)
     while outcome.idle is None:
         said += [event for event in outcome.events if hasattr(event, "token")]
-        outcome = turn(engine.scheduler, [], engine.runner)
+        outcome = iterate(engine.scheduler, [], engine.runner)
     prompt = np.concatenate([request.prompt, [event.token for event in said]], dtype=np.int32)
     scored = Request(RequestId(2), prompt, 0, logprobs=Logprobs(prompt_from=20))
     found = []
-    outcome = turn(engine.scheduler, [Submit(scored)], engine.runner)
+    outcome = iterate(engine.scheduler, [Submit(scored)], engine.runner)
     while outcome.idle is None:
         found += [score for event in outcome.events for score in getattr(event, "scores", ())]
-        outcome = turn(engine.scheduler, [], engine.runner)
+        outcome = iterate(engine.scheduler, [], engine.runner)
     assert [(score.token, score.logprob) for score in found] == [(e.token, e.logprob) for e in said]
 
 
@@ -221,7 +221,7 @@ def test_new_weights_give_what_they_would_give_alone(tmp_path: Path) -> None:
     weights = DiskWeights(engine.runner)
     request = Request(RequestId(1), tokens(50), 4)
     play(engine, runner, [(0, Submit(request))])
-    told = turn(engine.scheduler, [UpdateWeights(1, str(new), UpdateMode.DRAIN)], runner, 0.0, weights)
+    told = iterate(engine.scheduler, [UpdateWeights(1, str(new), UpdateMode.DRAIN)], runner, 0.0, weights)
     assert [done.number for done in told.done] == [1]
     again = replace(request, id=RequestId(2))
     played = play(engine, runner, [(0, Submit(again))])

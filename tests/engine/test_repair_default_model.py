@@ -10,7 +10,7 @@ from tests.english import passage
 from transom.config import EngineConfig
 from transom.engine.engine import Engine
 from transom.kv import match
-from transom.kv.cache import Begin
+from transom.kv.cache import StartPoint
 from transom.models.load import load_model
 from transom.ops.choose import choose_ops
 from transom.sched.loop import Submit
@@ -40,7 +40,7 @@ class Stage:
         play(self.engine, self.runner, [(0, Submit(Request(RequestId(self.served), tokens, 1)))])
         return self.runner.digests[RequestId(self.served), len(tokens)]
 
-    def begin(self, tokens: Tokens) -> Begin:
+    def begin(self, tokens: Tokens) -> StartPoint:
         cache = self.engine.cache
         return cache.offer(cache.namespace(RequestId(999), ""), tokens).begin
 
@@ -72,7 +72,7 @@ def test_a_lost_window_is_rebuilt_to_the_bit_from_full_pages_and_not_from_a_wind
     assert WINDOWS * (WINDOW - 1) <= FULL_UNTIL - begin.start < WINDOWS * (WINDOW - 1) + 16
     assert stage.serve(prompt) == cold
     assert stage.engine.scheduler.stats().repaired_tokens == FULL_UNTIL - begin.start
-    assert stage.begin(prompt) == Begin(PROMPT - 1, PROMPT - 1, PROMPT - 1), "a hit again"
+    assert stage.begin(prompt) == StartPoint(PROMPT - 1, PROMPT - 1, PROMPT - 1), "a hit again"
     assert stage.serve(prompt) == cold
 
     stage.press(second)

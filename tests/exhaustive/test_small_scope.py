@@ -110,8 +110,8 @@ def test_what_is_found_comes_with_the_moves_that_lead_there(monkeypatch: pytest.
 def test_in_scope_a_repair_that_files_what_is_not_exact_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     right = Hit.share
 
-    def wrong(hit: Hit, component: int, grid: PageRule) -> Share:
-        found = right(hit, component, grid)
+    def wrong(hit: Hit, component: int, rule: PageRule) -> Share:
+        found = right(hit, component, rule)
         return found._replace(exact=0) if hit.begin.is_repair else found
 
     monkeypatch.setattr(Hit, "share", wrong)

@@ -103,7 +103,7 @@ def test_a_03_a_tombstone_has_no_window_pages_to_free() -> None:
 def test_a_03_no_page_is_lost_over_a_thousand_rounds_of_tombstones_and_recoveries() -> None:
     world = hybrid(1, 4, (40, 12), context=12)
     random = np.random.default_rng(27586)
-    for turn in range(1000):
+    for iteration in range(1000):
         tokens = [*up_to(int(random.integers(1, 9))), *random.integers(1, 3, 3).tolist()]
         job = world.admit(tokens, cold=bool(random.integers(2)))
         try:
@@ -115,7 +115,7 @@ def test_a_03_no_page_is_lost_over_a_thousand_rounds_of_tombstones_and_recoverie
         squeeze(world, int(random.integers(1, 11)))
         for component in world.cache.stats().components:
             owned = component.free + component.referenced + component.unreferenced + component.private
-            assert owned == component.capacity, (turn, component)
+            assert owned == component.capacity, (iteration, component)
     traffic = world.cache.stats().components[WINDOW]
     assert traffic.holes_filled > 500 and traffic.reclaimed > 1000, traffic
     everything_is_back(world)

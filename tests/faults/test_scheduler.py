@@ -10,7 +10,7 @@ from transom.errors import ConfigError, RequestTooLarge
 from transom.kv.cache import HybridCache
 from transom.kv.component_specs import Full, Window
 from transom.kv.layout import CacheLayout, PrefixCaching
-from transom.sched.config import Limits
+from transom.sched.config import SchedulerConfig
 from transom.sched.request import Idle, IdleReason, Span, Step
 from transom.sched.scheduler import Scheduler
 from transom.steps import SpanWork, StepWork
@@ -92,7 +92,7 @@ def test_s_04_the_last_request_always_gets_its_page() -> None:
     with pytest.raises(
         ConfigError, match=f"64 tokens does not fit in the cache; {cache.longest_alone(1)} do"
     ):
-        Scheduler(cache, Limits(max_running=2, chunk_tokens=8, context=64))
+        Scheduler(cache, SchedulerConfig(max_running=2, chunk_tokens=8, context=64))
     world = World(page=4, windows=(4,), context=32)
     world.submit(prompt(5), 27)
     world.finish()

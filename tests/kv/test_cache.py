@@ -8,7 +8,7 @@ from transom.errors import NoSpace
 from transom.kv.cache import PrefixCaching
 from transom.kv.component_specs import Full, Window
 from transom.kv.eviction import reclaim
-from transom.kv.page_rules import Grid
+from transom.kv.page_rules import RangePages
 from transom.values import RequestId
 
 
@@ -40,7 +40,7 @@ def test_a_hit_is_the_deepest_end_whose_window_is_resident() -> None:
     world.serve(up_to(12))
     (node,) = [node for _, _, node in world.nodes()]
     with world.cache.transaction():
-        world.cache.tree.vacate(node, 1, np.array([0, 1, 2, 3, 8, 9, 10, 11]))
+        world.cache.tree.evict_pages(node, 1, np.array([0, 1, 2, 3, 8, 9, 10, 11]))
     assert start(world, up_to(12, 50)) == 8
 
 
@@ -79,7 +79,7 @@ def test_a_sibling_that_shares_less_serves_when_the_one_that_shares_more_has_a_h
     world.serve([1, 2, 3, 9])
     (node,) = [node for _, prefix, node in world.nodes() if prefix == (1, 2, 3, 4)]
     with world.cache.transaction():
-        world.cache.tree.vacate(node, 1, np.array([0]))
+        world.cache.tree.evict_pages(node, 1, np.array([0]))
     assert start(world, [1, 2, 3, 4, 5, 6]) == 3
 
 
@@ -345,12 +345,12 @@ def test_a_long_run_of_holes_is_crossed_in_a_few_looks(monkeypatch: pytest.Monke
     with world.cache.transaction():
         reclaim(world.cache.tree, 1, world.cache.pools[1].idle)
     looks: list[int] = []
-    needed = Grid.needed
+    needed = RangePages.needed
 
-    def counted(self: Grid, end: int) -> int:
+    def counted(self: RangePages, end: int) -> int:
         looks.append(end)
         return needed(self, end)
 
-    monkeypatch.setattr(Grid, "needed", counted)
+    monkeypatch.setattr(RangePages, "needed", counted)
     assert world.offer(range(510))[1].begin.start == 0
     assert len(looks) < 20, looks

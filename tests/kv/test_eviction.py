@@ -28,7 +28,7 @@ def filled(*, budget: bool) -> World:
     world.prefill(world.admit([*prompt(3, 33), 7, 8]))
     with world.cache.transaction():
         (holed,) = [node for _, tokens, node in world.nodes() if tokens == tuple(prompt(4, 34))]
-        world.cache.tree.vacate(holed, 1, np.array([2]))
+        world.cache.tree.evict_pages(holed, 1, np.array([2]))
     return world
 
 

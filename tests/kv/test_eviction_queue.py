@@ -4,8 +4,8 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from transom.kv.eviction_policy import CachePolicy, Link, Price
-from transom.kv.eviction_queue import USEFUL, Clock, Order
+from transom.kv.eviction_policy import CachePolicy, Candidate, Price
+from transom.kv.eviction_queue import USEFUL, Clock, EvictionQueue
 from transom.kv.journal import Journal
 
 
@@ -21,8 +21,10 @@ class Shelf:
     def __init__(self, policy: CachePolicy, names: str) -> None:
         self.journal = Journal()
         self.clock = Clock(self.journal)
-        self.order: Order[Thing] = Order(policy.policy, lambda thing: thing.price, self.clock, self.journal)
-        self.links = {name: Link(Thing(name)) for name in names}
+        self.order: EvictionQueue[Thing] = EvictionQueue(
+            policy.policy, lambda thing: thing.price, self.clock, self.journal
+        )
+        self.links = {name: Candidate(Thing(name)) for name in names}
         with self.journal.transaction():
             for link in self.links.values():
                 self.clock.tick()
@@ -62,7 +64,7 @@ def test_each_policy_asks_in_its_order(policy: CachePolicy, expected: str) -> No
     shelf.use("cb"[::-1])
     shelf.use("cba")
     with shelf.journal.transaction():
-        shelf.links["d"] = Link(Thing("d"))
+        shelf.links["d"] = Candidate(Thing("d"))
         shelf.clock.tick()
         shelf.order.enter(shelf.links["d"])
     assert shelf.all() == expected
@@ -79,7 +81,7 @@ def test_priority_asks_the_least_important_first() -> None:
 def test_value_is_tokens_per_byte_and_grows_with_use_where_requests_part() -> None:
     shelf = Shelf(CachePolicy.VALUE, "abcd")
     shelf.links["a"].item.price = Price(1, 10, 20)
-    shelf.links["c"].item.price = Price(1, 10, 10, parted=True)
+    shelf.links["c"].item.price = Price(1, 10, 10, branched=True)
     shelf.use("cd")
     assert shelf.empty() == "abdc"
 
@@ -108,7 +110,7 @@ def test_value_fades_as_others_give() -> None:
     shelf.use("a" * 7)
     with shelf.journal.transaction():
         shelf.clock.inflate(3.0)
-        shelf.links["b"] = Link(Thing("b"))
+        shelf.links["b"] = Candidate(Thing("b"))
         shelf.order.enter(shelf.links["b"])
     assert shelf.empty() == "ab"
 
@@ -137,7 +139,7 @@ def test_undoing_restores_every_place(policy: CachePolicy) -> None:
         shelf.order.victim()
         shelf.clock.inflate(9.0)
         shelf.order.unpark()
-        new = Link(Thing("new"))
+        new = Candidate(Thing("new"))
         shelf.order.split(new, shelf.links["c"])
         shelf.order.enter(new)
         shelf.order.leave(shelf.links["d"])
@@ -157,7 +159,7 @@ def test_nobody_left_is_nobody() -> None:
 def test_a_first_listing_that_was_undone_leaves_no_age(policy: CachePolicy) -> None:
     """What was listed for the first time only then is as new as if it had never been."""
     shelf = Shelf(policy, "a")
-    first, second = Link(Thing("b")), Link(Thing("c"))
+    first, second = Candidate(Thing("b")), Candidate(Thing("c"))
     with shelf.journal.transaction() as transaction:
         savepoint = transaction.savepoint()
         shelf.order.enter(first)

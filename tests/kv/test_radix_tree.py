@@ -94,7 +94,7 @@ def test_a_leaf_without_a_page_at_its_end_is_trimmed_and_an_empty_one_goes() -> 
     (node,) = [node for _, _, node in world.nodes()]
     for index, left in (([4, 5], [(1, 2, 3, 4)]), ([0, 1], [(1, 2, 3, 4)]), ([2, 3], [])):
         with world.cache.transaction():
-            world.cache.tree.vacate(node, 0, np.array(index))
+            world.cache.tree.evict_pages(node, 0, np.array(index))
             world.cache.tree.trim(node)
         assert runs(world) == left
         world.audit()

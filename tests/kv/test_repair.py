@@ -10,7 +10,7 @@ from tests.kv.test_machine import CONTEXT, CacheMachine, one_operation
 from tests.kv.world import World, components
 
 from transom.errors import ConfigError, NoSpace
-from transom.kv.cache import Begin, CacheLayout, HybridCache
+from transom.kv.cache import CacheLayout, HybridCache, StartPoint
 from transom.kv.component_specs import Full, State, Window
 from transom.kv.eviction import reclaim
 from transom.kv.layout import pages_alone
@@ -56,7 +56,7 @@ def test_it_starts_as_late_as_brute_force_over_all_starts_allows(
         layout = CacheLayout(kinds, (64,) * len(kinds), page_size, 1, context, layers=layers)
         until = pages * page_size
         stack = tuple(kinds[component] for component in layers)
-        start = repair_start(layout.grids(), layers, until)
+        start = repair_start(layout.rules(), layers, until)
         assert start == latest_start(stack, page_size, context, until), (window, until)
         later = range(start + 1, until + 1)
         assert not any(is_enough(stack, page_size, context, until, s) for s in later), (window, until)
@@ -74,13 +74,13 @@ def test_n_equal_windows_cost_n_times_one_less_than_the_window(
 ) -> None:
     layout = CacheLayout((Full(), Window(window)), (2048, 2048), 16, 1, 32_768, layers=layers)
     for until in range(9008, 9008 + 320, 16):
-        rebuilt = until - repair_start(layout.grids(), layers, until)
+        rebuilt = until - repair_start(layout.rules(), layers, until)
         assert distance <= rebuilt < distance + 16, (until, rebuilt)
 
 
 def test_a_start_near_the_beginning_is_the_beginning() -> None:
     layout = CacheLayout((Full(), Window(4)), (64, 64), 4, 1, 64, layers=(1, 1, 0))
-    assert [repair_start(layout.grids(), (1, 1, 0), until) for until in (0, 4, 8, 12)] == [0, 0, 1, 5]
+    assert [repair_start(layout.rules(), (1, 1, 0), until) for until in (0, 4, 8, 12)] == [0, 0, 1, 5]
 
 
 # ---------------------------------------------------------------- what is offered
@@ -93,9 +93,9 @@ def test_where_no_window_is_left_a_repair_is_offered_before_cold() -> None:
     namespace = world.cache.namespace(RequestId(99), "")
     offers = world.cache.offers(namespace, np.array(up_to(24, 50), np.int32))
     assert [offer.begin for offer in offers] == [
-        Begin(17, 24, 20, clip=17),
-        Begin(0, 24, 0),
-        Begin(0, 0, 0),
+        StartPoint(17, 24, 20, clip=17),
+        StartPoint(0, 24, 0),
+        StartPoint(0, 0, 0),
     ]
     assert [(offer.takes, offer.pins) for offer in offers] == [
         ((0, 1), (6, 0)),
@@ -110,9 +110,9 @@ def test_an_island_that_leaves_less_to_compute_comes_before_a_repair() -> None:
     world.serve(up_to(24))
     (node,) = [node for _, _, node in world.nodes()]
     with world.cache.transaction():
-        world.cache.tree.vacate(node, 1, np.array([0, 1, 2, 4, 5]))
+        world.cache.tree.evict_pages(node, 1, np.array([0, 1, 2, 4, 5]))
     namespace, offer = world.offer(up_to(24, 50))
-    assert offer.begin == Begin(16, 24, 16)
+    assert offer.begin == StartPoint(16, 24, 16)
     assert world.latest_repair(namespace, up_to(24, 50)) == 14
 
 
@@ -135,7 +135,7 @@ def test_without_layers_no_repair_is_offered() -> None:
     world.serve(up_to(24))
     with world.cache.transaction():
         reclaim(world.cache.tree, 1, world.cache.pools[1].idle)
-    assert world.offer(up_to(24, 50))[1].begin == Begin(0, 24, 0)
+    assert world.offer(up_to(24, 50))[1].begin == StartPoint(0, 24, 0)
 
 
 def test_layers_name_every_component() -> None:
@@ -163,7 +163,7 @@ def test_a_repair_rebuilds_the_boundary_stores_no_full_page_twice_and_the_next_r
         assert world.cache.pools[0].free == full_free
     assert sorted(len(prefix) for _, prefix in world.resident()[1]) == [36, 40]
     world.finish(job, chunk)
-    assert world.offer(up_to(40, 60))[1].begin == Begin(40, 40, 40)
+    assert world.offer(up_to(40, 60))[1].begin == StartPoint(40, 40, 40)
     assert world.cache.stats().repairs == 1
 
 
@@ -197,7 +197,7 @@ def test_full_pages_beyond_an_island_are_read_and_not_stored_again() -> None:
     world.serve(up_to(24))
     (node,) = [node for _, _, node in world.nodes()]
     with world.cache.transaction():
-        world.cache.tree.vacate(node, 1, np.array([4, 5]))
+        world.cache.tree.evict_pages(node, 1, np.array([4, 5]))
     full_free = world.cache.pools[0].free
     job = world.admit(up_to(24, 50))
     assert (job.holding.start, job.holding.full_until, job.holding.clip) == (16, 24, 0)
@@ -223,7 +223,7 @@ def test_a_fork_of_a_repair_goes_on_as_one(computed: int) -> None:
     assert child.holding.clip == job.holding.clip == 20
     world.finish(job, 3)
     world.finish(child, 5)
-    assert world.offer(up_to(40, 60))[1].begin == Begin(40, 40, 40)
+    assert world.offer(up_to(40, 60))[1].begin == StartPoint(40, 40, 40)
 
 
 def test_an_explanation_says_where_a_repair_would_begin() -> None:
@@ -242,7 +242,7 @@ def test_where_a_state_is_kept_no_repair_is_offered() -> None:
     with world.cache.transaction():
         for component in (1, 2):
             reclaim(world.cache.tree, component, world.cache.pools[component].idle)
-    assert world.offer(up_to(24, 50))[1].begin == Begin(0, 24, 0)
+    assert world.offer(up_to(24, 50))[1].begin == StartPoint(0, 24, 0)
 
 
 def test_growth_foretold_of_an_offer_is_what_its_holding_grows_by() -> None:
@@ -314,7 +314,7 @@ def lose_some(machine: RepairMachine, random: np.random.Generator) -> None:
     cache = machine.cache
     with cache.transaction():
         for component, pool in enumerate(cache.pools):
-            if not cache.grids[component].rooted and pool.idle:
+            if not cache.rules[component].keeps_all and pool.idle:
                 reclaim(cache.tree, component, int(random.integers(0, pool.idle + 1)))
 
 

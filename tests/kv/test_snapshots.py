@@ -109,7 +109,7 @@ def test_a_chunk_begins_anew_at_its_boundary() -> None:
     assert job.holding.kept == (0, 4)
     world.drop(job)
     with world.cache.transaction():
-        world.cache.tree.vacate(next(iter(world.nodes()))[2], 1, [0, 1, 2, 3])
+        world.cache.tree.evict_pages(next(iter(world.nodes()))[2], 1, [0, 1, 2, 3])
     assert world.offer(up_to(16, 99))[1].begin.start == 16
     assert world.offer(up_to(15, 99))[1].begin.start == 8
 
@@ -120,5 +120,5 @@ def test_a_page_begun_in_its_middle_is_not_begun_where_it_would_be_kept() -> Non
     world.serve(up_to(12))
     (node,) = [node for _, _, node in world.nodes()]
     with world.cache.transaction():
-        world.cache.tree.vacate(node, 1, [1])
+        world.cache.tree.evict_pages(node, 1, [1])
     assert world.offer(up_to(7, 99))[1].begin.start == 4

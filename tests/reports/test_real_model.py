@@ -24,7 +24,7 @@ from transom.models.load import load_model
 from transom.models.spec import Model
 from transom.ops.choose import choose_ops
 from transom.ops.protocol import Ops
-from transom.sched.loop import Command, Submit, turn
+from transom.sched.loop import Command, Submit, iterate
 from transom.values import Request, RequestId, Tokens
 from transom.weights.builtin import resolve_model
 from transom.weights.gguf import read_gguf
@@ -71,11 +71,11 @@ class Stage:
         """A new request, after whose submission one turn was taken."""
         request = Request(RequestId(len(self.requests) + 1), prompt, outputs)
         self.requests.append(request)
-        self.turn(Submit(request))
+        self.iterate(Submit(request))
         return request
 
-    def turn(self, *commands: Command) -> None:
-        outcome = turn(self.engine.scheduler, commands, self.runner)
+    def iterate(self, *commands: Command) -> None:
+        outcome = iterate(self.engine.scheduler, commands, self.runner)
         assert outcome.failure is None and not outcome.rejected, outcome
         self.engine.cache.check()
         for event in outcome.events:
@@ -91,7 +91,7 @@ class Stage:
         for _ in range(TURNS_MAX):
             if request.id in self.played.ended:
                 return
-            self.turn()
+            self.iterate()
         raise AssertionError(f"{request.id} not ended after {TURNS_MAX} turns")
 
     def cached(self, prompt: Tokens) -> int:
@@ -101,7 +101,7 @@ class Stage:
         return cache.offer(cache.namespace(RequestId(999), ""), longer).begin.start
 
     def row(self, request: Request, component: int) -> list[int]:
-        running = self.engine.scheduler._roster.running.find(request.id)
+        running = self.engine.scheduler._requests.running.find(request.id)
         assert running is not None, "it still runs"
         return [int(page) for page in self.engine.cache.rows[component].table[running.holding.row]]
 
@@ -119,7 +119,7 @@ def test_locked_full_survives_recovery_on_the_default_model(ops: Ops, model: Mod
 
     reader = stage.ask(np.append(prefix, others[0]), OUTPUTS_MAX)
     while reader.id not in stage.played.outputs:
-        stage.turn()
+        stage.iterate()
     locked = stage.row(reader, FULL)[:PREFIX_PAGES]
     assert 0 not in locked
     for pressure in others[1:4]:

@@ -74,7 +74,7 @@ def test_deferred_chunk_keeps_its_prefix(page: int, window: int, caching: Prefix
         plan = Scheduler.plan(world.scheduler)
         assert world.scheduler.commit(plan) == Idle(IdleReason.NO_ROOM)
         world.cache.check()
-        running = world.scheduler._roster.running.find(request)
+        running = world.scheduler._requests.running.find(request)
         assert running is not None
         assert running.holding.computed == running.holding.allocated == PREFIX[page]
         assert contents(world) == before
@@ -92,7 +92,7 @@ def test_scheduled_chunk_advances(page: int, window: int, caching: PrefixCaching
     world.set_chunk(CONTEXT)
     world.step()
     assert world.last_step() == {request: (PREFIX[page], 32)}
-    running = world.scheduler._roster.running.find(request)
+    running = world.scheduler._requests.running.find(request)
     assert running is not None
     assert running.holding.computed == 32
     world.shrink(others)

@@ -12,7 +12,7 @@ from tests.sched.world import MODULUS, ContentRunner, RunnerBroke, digest, next_
 from transom.kv.cache import HybridCache
 from transom.kv.component_specs import From
 from transom.steps import SpanWork, StepResult, StepWork
-from transom.values import Choice
+from transom.values import SampledToken
 
 MARK = 2 * MODULUS
 Mask = NDArray[np.bool_]
@@ -53,8 +53,8 @@ class LayeredRunner(ContentRunner):
         exact = np.ones(len(span.tokens), np.bool_)
         for layer, component in enumerate(self.layers):
             self._store(span, layer, exact)
-            rooted = self._keeps_everything(component)
-            exact = exact & self._reads_exact(span, layer, 0 if rooted else span.clip)
+            keeps_all = self._keeps_everything(component)
+            exact = exact & self._reads_exact(span, layer, 0 if keeps_all else span.clip)
         self.inexact_tokens += int((~exact).sum())
         first = max(0, span.store_from - span.start) if span.clip else 0
         assert exact[first:].all(), (span, exact)
@@ -88,7 +88,7 @@ class LayeredRunner(ContentRunner):
             [f >= clip and bad[e - low] == bad[max(f, low) - low] for f, e in zip(firsts, ends, strict=True)]
         )
 
-    def _choose(self, span: SpanWork) -> Choice | None:
+    def _choose(self, span: SpanWork) -> SampledToken | None:
         known = self.known[span.request]
         if span.sampling is None:
             return None
@@ -96,4 +96,4 @@ class LayeredRunner(ContentRunner):
         token = next_token(self.truth[span.request][span.end - 1])
         known.append(token)
         self.truth[span.request].append(digest(self.truth[span.request][-1], token))
-        return Choice(token, -float(token))
+        return SampledToken(token, -float(token))

@@ -10,7 +10,7 @@ def distinct(length: int, seed: int) -> list[int]:
 
 
 def is_running(world: World, request: RequestId) -> bool:
-    return request in world.scheduler._roster.running
+    return request in world.scheduler._requests.running
 
 
 def test_who_would_not_fit_over_a_life_waits_though_its_prompt_fits() -> None:
@@ -66,9 +66,9 @@ def test_a_request_that_waits_holds_nothing() -> None:
     world = World(page=4, windows=(4,), rows=1, chunk=8)
     running, waiting = world.submit(distinct(20, 1), 4), world.submit(distinct(20, 2), 4)
     world.step()
-    before = world.scheduler._roster.waiting.find(waiting)
+    before = world.scheduler._requests.waiting.find(waiting)
     world.step()
-    assert world.scheduler._roster.waiting.find(waiting) is before
+    assert world.scheduler._requests.waiting.find(waiting) is before
     assert not world.spans(waiting) and is_running(world, running)
     assert world.cache.stats().rows_used == 1
     world.finish()

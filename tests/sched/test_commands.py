@@ -157,17 +157,17 @@ def test_a_drained_engine_finishes_what_it_has_and_takes_nothing_more() -> None:
     assert taken.done == ()
     del world.requests[late]
     world.finish()
-    assert world.turns[-1].done == (Drained(7),)
-    assert sum(bool(taken.done) for taken in world.turns) == 1
+    assert world.iterations[-1].done == (Drained(7),)
+    assert sum(bool(taken.done) for taken in world.iterations) == 1
     assert {end.reason for end in world.ends.values()} == {FinishReason.LENGTH}
 
 
 # ---------------------------------------------------------------- weights
 
 
-def done_in(world: World, turns: int = 200) -> tuple[list[object], int]:
+def done_in(world: World, iterations: int = 200) -> tuple[list[object], int]:
     """What commands have come to in the first turn that says so, and the steps before that turn."""
-    for _ in range(turns):
+    for _ in range(iterations):
         steps = len(world.runner.steps)
         if done := world.step().done:
             return list(done), steps

@@ -44,7 +44,7 @@ def test_one_tenant_changes_nothing() -> None:
     requests = many(world, "a", 6)
     world.finish()
     assert list(world.ends) == requests
-    assert not world.scheduler._roster.waiting.has_tenants
+    assert not world.scheduler._requests.waiting.has_tenants
 
 
 @pytest.mark.parametrize("policy", list(SchedulePolicy))
@@ -72,7 +72,7 @@ def test_output_tokens_count_double() -> None:
     many(world, "b", 8, outputs=2)
     world.step()
     world.drain()
-    queue = world.scheduler._roster.waiting
+    queue = world.scheduler._requests.waiting
     assert queue.served("a") == 4 * (8 + OUTPUT_WEIGHT * 8)
     assert queue.served("b") == 8 * (8 + OUTPUT_WEIGHT * 2)
     assert tenants_served(world).startswith("abbabbabb")
@@ -90,7 +90,7 @@ def test_cached_tokens_are_not_charged_and_neither_is_what_is_computed_again() -
     world.finish()
     assert world.ends[again].usage.cached_tokens > 0 == world.ends[first].usage.cached_tokens
     computed = 24 + (24 - world.ends[again].usage.cached_tokens)
-    assert world.scheduler._roster.waiting.served("a") == computed + OUTPUT_WEIGHT * 8
+    assert world.scheduler._requests.waiting.served("a") == computed + OUTPUT_WEIGHT * 8
 
 
 def test_the_policy_orders_the_requests_of_one_tenant() -> None:
@@ -120,12 +120,12 @@ def test_who_comes_back_is_not_owed_for_being_away_and_still_owes() -> None:
     world.drain()
     many(world, "a", 6, prompt=20)
     world.drain()
-    a, b = (world.scheduler._roster.waiting.served(tenant) for tenant in "ab")
+    a, b = (world.scheduler._requests.waiting.served(tenant) for tenant in "ab")
     assert a > b
     many(world, "a", 1)
     many(world, "b", 1)
     world.step()
-    assert world.scheduler._roster.waiting.served("b") >= b
+    assert world.scheduler._requests.waiting.served("b") >= b
     world.finish()
 
 
@@ -135,7 +135,7 @@ def test_what_two_that_always_wait_are_served_differs_by_a_bound() -> None:
     many(world, "a", 25, prompt=40, outputs=2)
     many(world, "b", 40, prompt=8, outputs=20)
     bound = 2 * 4 * (40 + OUTPUT_WEIGHT * 20)
-    queue, differences = world.scheduler._roster.waiting, []
+    queue, differences = world.scheduler._requests.waiting, []
     world.step()
     while {waiting.progress.request.tenant for waiting in queue} == {"a", "b"}:
         world.step()
@@ -157,7 +157,7 @@ def test_a_flood_of_one_tenant_hardly_delays_another() -> None:
 
 
 def test_names_that_never_come_back_are_forgotten() -> None:
-    queue = one_row().scheduler._roster.waiting
+    queue = one_row().scheduler._requests.waiting
     for number in range(REMEMBERED + 50):
         request = Request(RequestId(number), np.zeros(4, np.int32), 0, tenant=f"user {number}")
         waiting = Waiting(Progress(request, (number, request.id), 4), 0)

@@ -7,8 +7,8 @@ from hypothesis import strategies as st
 from tests.sched.world import World
 
 from transom.kv.component_specs import Full, State, Window
-from transom.kv.page_rules import Grid, page_rule
-from transom.kv.room import Room
+from transom.kv.page_rules import RangePages, page_rule
+from transom.kv.room import Capacity
 from transom.sched.forecast import Counts, Forecast, Life, Lives, forecast, steps_to_go
 from transom.sched.outlook import Ceiling, Outlook
 from transom.sched.output_lengths import OutputLengths
@@ -16,7 +16,7 @@ from transom.sched.releases import held_alone, releases
 from transom.sched.running import LIMIT
 from transom.values import RequestId
 
-GRIDS = (Grid(Full(), 1, rooted=True), Grid(Window(4), 1))
+GRIDS = (RangePages(Full(), 1, keeps_all=True), RangePages(Window(4), 1))
 
 
 def lives_of(*each: tuple[int, int]) -> Lives:
@@ -31,7 +31,7 @@ def newcomer(known: int, steps: int) -> Life:
 
 
 def fits(lives: Lives, life: Life, full: int, window: int = 1_000) -> bool:
-    return Forecast(lives, GRIDS).fits(life, Room((full, window), 0, (0, 0)))
+    return Forecast(lives, GRIDS).fits(life, Capacity((full, window), 0, (0, 0)))
 
 
 def test_two_that_end_together_need_room_for_both() -> None:
@@ -58,14 +58,14 @@ def test_windows_are_counted_as_long_as_they_come_to_be() -> None:
 
 
 def test_bytes_are_counted_over_all_components() -> None:
-    room = Room((1_000, 1_000), 22 * 3 + 4 * 10, (3, 10))
+    room = Capacity((1_000, 1_000), 22 * 3 + 4 * 10, (3, 10))
     assert Forecast(lives_of((10, 6)), GRIDS).fits(newcomer(10, 6), room)
     assert not Forecast(lives_of((10, 6)), GRIDS).fits(newcomer(10, 7), room.less((1, 0)))
 
 
 def test_one_admitted_counts_like_those_that_run() -> None:
     alone = Forecast(lives_of((10, 6)), GRIDS)
-    room = Room((40, 1_000), 0, (0, 0))
+    room = Capacity((40, 1_000), 0, (0, 0))
     assert alone.fits(newcomer(12, 6), room)
     assert not alone.plus([newcomer(12, 6)]).fits(newcomer(12, 6), room)
     assert alone.plus([newcomer(12, 6)]).fits(newcomer(10, 2), room)
@@ -85,7 +85,7 @@ def test_what_fits_is_what_fits_at_every_step(
     running: list[tuple[tuple[int, int], int]], life: tuple[int, int], found: int, page: int, room: int
 ) -> None:
     """Played through. On pages of one token to the page; on longer ones never too little."""
-    grid = Grid(Full(), page, rooted=True)
+    rule = RangePages(Full(), page, keeps_all=True)
     known, steps, own = (
         np.array(column, np.int64).reshape(-1)
         for column in ([k for (k, _), _ in running], [s for (_, s), _ in running], [o for _, o in running])
@@ -93,7 +93,7 @@ def test_what_fits_is_what_fits_at_every_step(
     own = np.minimum(own, -(-known // page))
     lives = Lives(known, steps, (-known // page)[None], own[None])
     found = min(found, -(-life[0] // page))
-    answer = Forecast(lives, [grid]).fits(Life(*life, (-found,)), Room((room,), 0, (0,)))
+    answer = Forecast(lives, [rule]).fits(Life(*life, (-found,)), Capacity((room,), 0, (0,)))
     played = True
     for step in range(life[1] + 1):
         taken = -(-(life[0] + step) // page) - found
@@ -113,16 +113,20 @@ def test_what_a_window_is_said_to_take_is_enough_token_by_token(
     window: int, page: int, computed: int, more: int
 ) -> None:
     """A request that grows token by token and slides never holds more than was foreseen."""
-    grids = (Grid(Full(), page, rooted=True), Grid(Window(window), page), page_rule(State(8), page, 200))
+    rules = (
+        RangePages(Full(), page, keeps_all=True),
+        RangePages(Window(window), page),
+        page_rule(State(8), page, 200),
+    )
     end = computed + more
     known, columns = np.array([computed]), np.array([[computed, end, 0, computed]], np.int64).T
     steps = steps_to_go(columns, known, OutputLengths(np.array([more], np.int64)), 1)
-    own = np.array([[grid.entries(computed) - grid.first_entry(computed)] for grid in grids])
-    found = forecast(columns, known, steps, own, grids)
+    own = np.array([[rule.entries(computed) - rule.first_entry(computed)] for rule in rules])
+    found = forecast(columns, known, steps, own, rules)
     slides = found._lives.beside[1, 0]
-    now = grids[1].ceil(computed) - grids[1].keep(computed)
-    most = max(grids[1].ceil(t + 1) - grids[1].keep(t) for t in range(computed, end))
-    assert most - now <= slides <= grids[1].ceil(end) - grids[1].ceil(computed)
+    now = rules[1].ceil(computed) - rules[1].keep(computed)
+    most = max(rules[1].ceil(t + 1) - rules[1].keep(t) for t in range(computed, end))
+    assert most - now <= slides <= rules[1].ceil(end) - rules[1].ceil(computed)
     assert found._lives.steps.tolist() == [more] and found._lives.beside[2, 0] == 0
 
 
@@ -134,7 +138,7 @@ def test_what_others_read_too_does_not_come_back() -> None:
     for seed in (3, 4):
         world.submit([*distinct(16, 1), *distinct(5, seed)], 3)
     world.step()
-    running = world.scheduler._roster.running
+    running = world.scheduler._requests.running
     alone = held_alone(world.cache, running.columns())
     assert alone.tolist() == [[7 - 4, 6 - 4, 6 - 4], [2, 2, 2]]
     assert [list(releases(world.cache, [state.holding])) for state in running.states()] == alone.T.tolist()
@@ -143,15 +147,15 @@ def test_what_others_read_too_does_not_come_back() -> None:
 
 def test_a_window_that_others_read_too_pays_for_nothing() -> None:
     """Of 32 pages that a window of 512 keeps all are shared: the 24 that come must be there."""
-    grids = (Grid(Full(), 16, rooted=True), Grid(Window(512), 16))
+    rules = (RangePages(Full(), 16, keeps_all=True), RangePages(Window(512), 16))
     columns, known = np.array([[1008, 1442, 0, 1056]], np.int64).T, np.array([1056])
     steps = np.array([386])
     slides = [
-        forecast(columns, known, steps, np.array([[4], [own]]), grids)._lives.beside[1, 0]
+        forecast(columns, known, steps, np.array([[4], [own]]), rules)._lives.beside[1, 0]
         for own in (0, 4, 36)
     ]
     assert slides == [25, 25, 0]
-    assert forecast(columns, known, steps, np.array([[4], [30]]), grids)._lives.beside[1, 0] == 33 - 30
+    assert forecast(columns, known, steps, np.array([[4], [30]]), rules)._lives.beside[1, 0] == 33 - 30
 
 
 running = st.tuples(st.integers(1, 40), st.integers(0, 40), st.integers(0, 6), st.integers(0, 40))
@@ -164,23 +168,23 @@ class Crowd:
     """Requests that run, drawn: their columns, tokens, steps to go, and what each holds alone."""
 
     def __init__(self, those: list[tuple[int, int, int, int]], page: int) -> None:
-        self.grids = (Grid(Full(), page, rooted=True), Grid(Window(7), page))
+        self.rules = (RangePages(Full(), page, keeps_all=True), RangePages(Window(7), page))
         self.known, self.steps, chunk, full_until = np.array(those, np.int64).reshape(-1, 4).T
         allocated = (self.known - np.minimum(chunk, self.known - 1) + page - 1) // page * page
         rows = np.arange(len(those))
         limits, found = self.known + self.steps, np.minimum(full_until, self.known - 1)
         self.columns = np.stack([self.known, limits, found, allocated, rows])
-        window = np.minimum(allocated // page, self.grids[1].held_up_to(80)[allocated // page])
+        window = np.minimum(allocated // page, self.rules[1].held_up_to(80)[allocated // page])
         self.own = np.stack([allocated // page, window])
         self.page = page
 
     def life(self, tokens: int, steps: int, there: int) -> Life:
         """Of a newcomer, `there` of whose pages are found."""
         end = -(-(tokens + steps) // self.page)
-        return Life(tokens, steps, (-min(there, end), min(end, self.grids[1].held(end))))
+        return Life(tokens, steps, (-min(there, end), min(end, self.rules[1].held(end))))
 
     def forecast(self, steps: Counts) -> Forecast:
-        return forecast(self.columns, self.known, steps, self.own, self.grids)
+        return forecast(self.columns, self.known, steps, self.own, self.rules)
 
 
 @given(
@@ -199,8 +203,8 @@ def test_a_first_look_at_the_sums_lets_in_nobody_whom_the_forecast_does_not(
 ) -> None:
     """With the look before it, it says what the forecast alone says, of one newcomer after the other."""
     crowd = Crowd(those, page)
-    room = Room(pages, bytes, (2, 3))
-    outlook = Outlook(crowd.columns, crowd.known, crowd.steps, lambda: crowd.own, 80, crowd.grids)
+    room = Capacity(pages, bytes, (2, 3))
+    outlook = Outlook(crowd.columns, crowd.known, crowd.steps, lambda: crowd.own, 80, crowd.rules)
     alone = crowd.forecast(crowd.steps)
     for other in others:
         life = crowd.life(*other)
@@ -223,11 +227,11 @@ def test_where_all_can_come_to_their_limits_there_is_place_whatever_is_expected(
 ) -> None:
     """Room for what the ceiling says covers what is forecast when outputs stay behind their limits."""
     crowd = Crowd(those, page)
-    ceiling = Ceiling(crowd.columns, int(crowd.columns[LIMIT].sum()), 80, crowd.grids)
+    ceiling = Ceiling(crowd.columns, int(crowd.columns[LIMIT].sum()), 80, crowd.rules)
     expected = crowd.forecast(crowd.steps * part // 4)
     for tokens, steps, there in others:
         pages = ceiling.pages(crowd.life(tokens, steps, there))
-        assert expected.fits(crowd.life(tokens, steps * part // 4, there), Room(pages, 0, (0, 0)))
+        assert expected.fits(crowd.life(tokens, steps * part // 4, there), Capacity(pages, 0, (0, 0)))
         ceiling.let_in(crowd.life(tokens, steps, there))
         expected = expected.plus([crowd.life(tokens, steps * part // 4, there)])
 

@@ -41,7 +41,9 @@ def test_priority_goes_first_and_does_not_starve_the_rest() -> None:
     world = World(page=4, windows=(4,), rows=1, chunk=16)
     plain, urgent = world.submit(distinct(8, 1), 4), world.submit(distinct(8, 2), 4, priority=1)
     world.finish()
-    order = [end.request for turn in world.turns for end in turn.events if end.request in world.ends]
+    order = [
+        end.request for iteration in world.iterations for end in iteration.events if end.request in world.ends
+    ]
     assert order.index(urgent) < order.index(plain)
 
 
@@ -55,7 +57,12 @@ def test_an_old_request_outranks_a_young_one_of_higher_priority() -> None:
     world.step()
     young = world.submit(distinct(8, 2), 4, priority=1)
     world.drain()
-    ended = [event.request for turn in world.turns for event in turn.events if event.request in (old, young)]
+    ended = [
+        event.request
+        for iteration in world.iterations
+        for event in iteration.events
+        if event.request in (old, young)
+    ]
     assert ended[0] == old
 
 
@@ -104,7 +111,12 @@ def test_a_budget_smaller_than_the_decodes_serves_the_seniors() -> None:
     world = World(page=4, windows=(4,), pages=(64, 64), rows=8, chunk=2)
     requests = [world.submit(distinct(3, seed), 6) for seed in range(6)]
     world.finish()
-    ends = [event.request for turn in world.turns for event in turn.events if event.request in world.ends]
+    ends = [
+        event.request
+        for iteration in world.iterations
+        for event in iteration.events
+        if event.request in world.ends
+    ]
     assert list(dict.fromkeys(ends)) == requests
 
 

@@ -5,10 +5,10 @@ import pytest
 from tests.sched.world import RunnerBroke, World
 
 from transom.errors import BadRequest
-from transom.sched.loop import Submit, turn
+from transom.sched.loop import Submit, iterate
 from transom.sched.scheduler import Scheduler
 from transom.steps import StepResult, StepWork
-from transom.values import Choice, Ended, FinishReason, Request, RequestId, Sampling, TokenChosen
+from transom.values import Ended, FinishReason, Request, RequestId, SampledToken, Sampling, TokenSampled
 
 
 def test_a_broken_step_ends_its_own_requests_and_no_others() -> None:
@@ -59,7 +59,7 @@ def test_a_result_that_does_not_answer_the_step_is_a_failure_of_the_runner() -> 
 
     world = World()
     request = Request(RequestId(1), np.array([1, 2], np.int32), 2)
-    taken = turn(world.scheduler, [Submit(request)], Mute())
+    taken = iterate(world.scheduler, [Submit(request)], Mute())
     assert isinstance(taken.failure, ValueError)
     assert [type(event) for event in taken.events] == [Ended]
     world.cache.check()
@@ -70,7 +70,7 @@ def test_tokens_come_before_the_end_they_belong_to() -> None:
     world = World()
     request = world.submit([1, 2, 3], 1)
     events = world.step().events
-    assert [type(event) for event in events] == [TokenChosen, Ended]
+    assert [type(event) for event in events] == [TokenSampled, Ended]
     assert events[1].request == request
 
 
@@ -188,7 +188,7 @@ def test_a_step_is_computed_once_only() -> None:
     world.step()
     scheduler: Scheduler = world.scheduler
     step = scheduler.commit(scheduler.plan())
-    result = StepResult((Choice(1, 0.0),))
+    result = StepResult((SampledToken(1, 0.0),))
     scheduler.apply(step, result)  # type: ignore[arg-type]
     with pytest.raises(AssertionError):
         scheduler.apply(step, result)  # type: ignore[arg-type]

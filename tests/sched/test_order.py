@@ -67,7 +67,7 @@ def test_a_prefix_that_came_to_be_cached_while_a_request_waits_counts() -> None:
     waiting.append(world.submit([*fresh(16, 1), 2], 1))
     for _ in range(3):  # nothing of seed 1 was there when they came
         world.step()
-    assert [w.progress.id for w in world.scheduler._roster.waiting.considered(9)] == [
+    assert [w.progress.id for w in world.scheduler._requests.waiting.considered(9)] == [
         waiting[i] for i in (2, 0, 1)
     ]
     world.finish()

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from transom.kv.component_specs import Full, State
 from transom.kv.holding import Namespace
-from transom.kv.page_rules import Grid, PageRule, page_rule
+from transom.kv.page_rules import PageRule, RangePages, page_rule
 from transom.sched.prefixes import Promises, Publisher, common_prefix
 from transom.values import Tokens
 
@@ -25,7 +25,7 @@ def promised(
     page: int = 4,
     more: Sequence[PageRule] = (),
 ) -> bool:
-    promises = Promises([Grid(Full(), page, rooted=True), *more], gain_min)
+    promises = Promises([RangePages(Full(), page, keeps_all=True), *more], gain_min)
     promises.publishers.append(publisher)
     return promises.is_promised(HERE, asked, cached=cached)
 

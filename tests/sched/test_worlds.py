@@ -103,7 +103,7 @@ def test_what_each_row_holds_alone_is_what_would_come_back_if_it_went(page: int)
             submit_random(rng, world, stems)
             world.step()
             disturb(rng, world)
-            running = world.scheduler._roster.running
+            running = world.scheduler._requests.running
             alone = held_alone(world.cache, running.columns()).T.tolist()
             assert alone == [list(releases(world.cache, [state.holding])) for state in running.states()]
             compared += len(alone)

@@ -15,23 +15,23 @@ from transom.errors import BadRequest
 from transom.kv.cache import Holding, HybridCache
 from transom.kv.component_specs import ComponentSpec, From, Full, State, Window
 from transom.kv.layout import CacheLayout, PrefixCaching, address_space, pages_alone
-from transom.sched.config import Limits
-from transom.sched.loop import Abort, Command, Flush, Submit, Turn, turn
+from transom.sched.config import SchedulerConfig
+from transom.sched.loop import Abort, Command, Flush, Iteration, Submit, iterate
 from transom.sched.policy import SchedulePolicy
 from transom.sched.request import Idle, IdleReason
 from transom.sched.step_cost import StepCost
 from transom.steps import SpanWork, StepResult, StepWork
 from transom.values import (
-    Choice,
     Ended,
     Event,
     FinishReason,
-    PromptScored,
+    PromptLogprobs,
     Request,
     RequestId,
+    SampledToken,
     Sampling,
     Sibling,
-    TokenChosen,
+    TokenSampled,
 )
 from transom_lab.faults.plans import CheckedScheduler
 
@@ -133,13 +133,13 @@ class ContentRunner:
             for sampling in span.siblings
         ]
 
-    def _scores(self, span: SpanWork) -> tuple[Choice, ...]:
+    def _scores(self, span: SpanWork) -> tuple[SampledToken, ...]:
         if span.scoring is None:
             return ()
         pages, offsets = self._slots(0, span.row, span.scoring.start, span.scoring.end)
         read = self.stored[0][pages, offsets].tolist()
         return tuple(
-            Choice(int(token), score(int(before), int(token)))
+            SampledToken(int(token), score(int(before), int(token)))
             for before, token in zip(read, span.scoring.tokens, strict=True)
         )
 
@@ -198,7 +198,7 @@ class ContentRunner:
             pages, offsets = self._slots(c, span.row, span.start, span.end)
             self.stored[c][pages, offsets] = -7
 
-    def _choose(self, span: SpanWork) -> Choice | None:
+    def _choose(self, span: SpanWork) -> SampledToken | None:
         known = self.known[span.request]
         if span.sampling is None:
             return None
@@ -207,7 +207,7 @@ class ContentRunner:
         token = next_token(int(self.stored[0][pages[0], offsets[0]]), span.sampling.seed)
         known.append(token)
         self.truth[span.request].append(digest(self.truth[span.request][-1], token))
-        return Choice(token, -float(token))
+        return SampledToken(token, -float(token))
 
 
 def minimum(components: Sequence[ComponentSpec], page_size: int, context: int) -> tuple[int, ...]:
@@ -277,7 +277,7 @@ class World:
         )
         self.context = context
         self.cache = HybridCache(layout)
-        self.limits = Limits(
+        self.limits = SchedulerConfig(
             max_running=rows,
             chunk_tokens=chunk,
             context=context,
@@ -294,7 +294,7 @@ class World:
         self.inbox: list[Command] = []
         self.texts: dict[RequestId, list[int]] = {}
         self.ends: dict[RequestId, Ended] = {}
-        self.turns: list[Turn] = []
+        self.iterations: list[Iteration] = []
         self.scores: dict[RequestId, list[float]] = {}
         self.clock = 0.0
         self.no_room_expected = 0
@@ -336,10 +336,10 @@ class World:
 
     # ------------------------------------------------------------ turns
 
-    def step(self) -> Turn:
+    def step(self) -> Iteration:
         commands, self.inbox = self.inbox, []
-        taken = turn(self.scheduler, commands, self.runner, self.clock, self.weights)
-        self.turns.append(taken)
+        taken = iterate(self.scheduler, commands, self.runner, self.clock, self.weights)
+        self.iterations.append(taken)
         for event in taken.events:
             self._record(event)
         self.cache.check()
@@ -354,13 +354,13 @@ class World:
         match event:
             case Ended():
                 self.ends[event.request] = event
-            case TokenChosen():
+            case TokenSampled():
                 assert event.logprob == -float(event.token)
                 self.texts[event.request].append(event.token)
-            case PromptScored():
+            case PromptLogprobs():
                 self._record_scores(event)
 
-    def _record_scores(self, event: PromptScored) -> None:
+    def _record_scores(self, event: PromptLogprobs) -> None:
         """What a request was told of its prompt comes once, in order, and is what a cold run would say."""
         told = self.scores.setdefault(event.request, [])
         request = self.requests[event.request]
@@ -461,6 +461,6 @@ class World:
 
     def retract_all(self) -> None:
         """Every running request is retracted, for no reason of its own."""
-        for running in tuple(self.scheduler._roster.running):
-            self.scheduler._roster.give_back(running)
-            self.scheduler._roster.retract(running)
+        for running in tuple(self.scheduler._requests.running):
+            self.scheduler._requests.give_back(running)
+            self.scheduler._requests.retract(running)

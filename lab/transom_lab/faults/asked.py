@@ -5,14 +5,14 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from transom.values import (
-    Choice,
     Ended,
     FinishReason,
-    PromptScored,
+    PromptLogprobs,
     Request,
     RequestId,
-    TokenChosen,
+    SampledToken,
     Tokens,
+    TokenSampled,
     Usage,
 )
 from transom_lab.faults.text import choice, output
@@ -79,23 +79,23 @@ class Asked:
             self.cached = start
         self.admissions += 1
 
-    def next(self) -> Choice:
+    def next(self) -> SampledToken:
         return self.at(self.known)
 
-    def at(self, position: int) -> Choice:
+    def at(self, position: int) -> SampledToken:
         """The token of this position, chosen or given."""
         assert position < len(self.tokens), ("more than the whole text", self, position)
         return choice(int(self.tokens[position]), position, self.request.logprobs.top)
 
     # ------------------------------------------------------------ what is heard
 
-    def hear(self, event: TokenChosen) -> None:
+    def hear(self, event: TokenSampled) -> None:
         """The next token of the text and no other."""
         assert self.scored == len(self.request.prompt), ("a token before all scores", event, self)
-        assert Choice(event.token, event.logprob, event.top) == self.next(), ("token", event, self)
+        assert SampledToken(event.token, event.logprob, event.top) == self.next(), ("token", event, self)
         self.heard += 1
 
-    def score(self, event: PromptScored) -> None:
+    def score(self, event: PromptLogprobs) -> None:
         """The next scores of the prompt and no others."""
         assert event.scores and event.first == self.scored, (event, self)
         right = tuple(self.at(event.first + place) for place in range(len(event.scores)))

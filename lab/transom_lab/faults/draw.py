@@ -56,7 +56,7 @@ class Drawer:
                 events.append(do.Close())
             if self._pause in self._kinds and random.random() < self._wakes:
                 events.append(do.Resume())
-            events.append(do.Turn())
+            events.append(do.Iteration())
         return events
 
     # ------------------------------------------------------------ requests

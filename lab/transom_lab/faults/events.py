@@ -140,7 +140,7 @@ class Jump:
 
 
 @dataclass(frozen=True, slots=True)
-class Turn:
+class Iteration:
     """The scheduler has its turn."""
 
 
@@ -161,5 +161,5 @@ Happening = (
     | Trip
     | Stall
     | Jump
-    | Turn
+    | Iteration
 )

@@ -16,9 +16,9 @@ have begun, all that are unfinished are counted.
 
 from dataclasses import dataclass, field, replace
 
-from transom.sched.config import Limits
-from transom.sched.loop import Rejected, Turn
-from transom.values import Ended, Event, FinishReason, PromptScored, Request, RequestId, TokenChosen
+from transom.sched.config import SchedulerConfig
+from transom.sched.loop import Iteration, Rejected
+from transom.values import Ended, Event, FinishReason, PromptLogprobs, Request, RequestId, TokenSampled
 from transom_lab.faults.asked import Asked
 
 
@@ -44,7 +44,7 @@ class Seen:
 class Judge:
     """Owns all requests ever accepted, and what is to come of the next turn. Mutable."""
 
-    limits: Limits
+    limits: SchedulerConfig
     asked: dict[RequestId, Asked] = field(default_factory=dict)
     unfinished: dict[RequestId, Asked] = field(default_factory=dict)
     turns: int = 0
@@ -124,7 +124,7 @@ class Judge:
         for request in self.late | self.aborted:
             self._leave_family(self.asked[request])
 
-    def judge(self, taken: Turn, seen: Seen) -> None:
+    def judge(self, taken: Iteration, seen: Seen) -> None:
         """Everything that one turn told, and that it told all it had to."""
         self._judge_refusals(taken.rejected)
         heard = {id: self.asked[id].heard for id in seen.chosen}
@@ -154,10 +154,10 @@ class Judge:
                 self._judge_reason(event, asked, seen, failed=failed)
                 del self.unfinished[event.request]
                 self._leave_family(asked)
-            case PromptScored(request=request):
+            case PromptLogprobs(request=request):
                 assert request in seen.computed and not failed, ("not computed", event)
                 asked.score(event)
-            case TokenChosen(request=request):
+            case TokenSampled(request=request):
                 assert request in seen.chosen and not failed, ("not chosen", event)
                 asked.hear(event)
                 if asked.first is not None:

@@ -15,17 +15,17 @@ class CheckedScheduler(Scheduler):
 
     def plan(self) -> Plan:
         plan = super().plan()
-        if self._roster.turns % self.again_every == 0:
+        if self._requests.iterations % self.again_every == 0:
             assert plan == super().plan(), "planning changes nothing"
-        columns = [column_of(state) for state in self._roster.running]
-        assert self._roster.running.columns().T.tolist() == [list(column) for column in columns]
+        columns = [column_of(state) for state in self._requests.running]
+        assert self._requests.running.columns().T.tolist() == [list(column) for column in columns]
         spans = {_id(intent): intent.span for intent in plan.spans}
         assert len(spans) == len(plan.spans), "one span per request"
         assert sum(map(len, spans.values())) <= self._limits.chunk_tokens
         victims = [victim.progress.id for victim in plan.retract]
         assert spans.keys().isdisjoint(victims)
-        running = [state.progress.id for state in self._roster.running]
-        if self._gate.paused:
+        running = [state.progress.id for state in self._requests.running]
+        if self._lifecycle.paused:
             assert plan == Plan((), ())
         elif running:
             assert running[0] in spans, "the lead is in every step"

@@ -11,7 +11,7 @@ import numpy as np
 
 from transom.kv.holding import Holding
 from transom.steps import SpanWork, StepResult, StepWork
-from transom.values import Choice, RequestId
+from transom.values import RequestId, SampledToken
 from transom_lab.faults.asked import Asked
 from transom_lab.faults.events import Trouble
 from transom_lab.faults.judge import Seen
@@ -160,5 +160,5 @@ def _spoilt(result: StepResult, trouble: Trouble | None) -> StepResult:
         case Trouble.SILENT:
             return replace(result, choices=(None,) * len(choices))
         case Trouble.TALKATIVE:
-            return replace(result, choices=tuple(choice or Choice(0, 0.0) for choice in choices))
+            return replace(result, choices=tuple(choice or SampledToken(0, 0.0) for choice in choices))
     return result

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from transom.values import Alternative, Choice
+from transom.values import Alternative, SampledToken
 
 MODULUS = 2**31 - 1
 VOCABULARY = 6
@@ -23,9 +23,11 @@ def output(prompt: Sequence[int], count: int, stop_ids: frozenset[int], seed: in
     return tuple(said)
 
 
-def choice(token: int, position: int, top: int) -> Choice:
+def choice(token: int, position: int, top: int) -> SampledToken:
     """`token` at `position`, which the logprobs tell, so that no other can be mistaken for it."""
-    return Choice(token, -float(position), tuple(Alternative(rank, -position - rank) for rank in range(top)))
+    return SampledToken(
+        token, -float(position), tuple(Alternative(rank, -position - rank) for rank in range(top))
+    )
 
 
 def _after(digest: int, token: int) -> int:

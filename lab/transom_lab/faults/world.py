@@ -8,7 +8,7 @@ import numpy as np
 from transom.errors import BadRequest, NoSpace
 from transom.kv.eviction import reclaim
 from transom.sched.commands import WeightsRefused, WeightsUpdated
-from transom.sched.config import Limits
+from transom.sched.config import SchedulerConfig
 from transom.sched.loop import (
     Abort,
     AbortAll,
@@ -16,12 +16,12 @@ from transom.sched.loop import (
     Drain,
     Drained,
     Flush,
+    Iteration,
     Pause,
     Resume,
     Submit,
-    Turn,
     UpdateWeights,
-    turn,
+    iterate,
 )
 from transom.sched.policy import SchedulePolicy
 from transom.sched.request import IdleReason
@@ -59,8 +59,8 @@ class Frame:
     passed_over_max: int
     target_seconds: float | None
 
-    def limits(self) -> Limits:
-        return Limits(
+    def limits(self) -> SchedulerConfig:
+        return SchedulerConfig(
             max_running=self.setting.rows,
             chunk_tokens=self.chunk_tokens,
             context=self.context,
@@ -110,8 +110,8 @@ class World:
 
     def apply(self, event: Happening) -> None:
         match event:
-            case do.Turn():
-                self.turn()
+            case do.Iteration():
+                self.iterate()
             case do.Arrive():
                 self._arrive(event)
             case do.Again(rank=rank) | do.Leave(rank=rank):
@@ -234,11 +234,11 @@ class World:
 
     # ------------------------------------------------------------ turns
 
-    def turn(self) -> None:
+    def iterate(self) -> None:
         commands, self.inbox = self.inbox, []
         self.runner.seen, self.runner.broke = None, False
         self.judge.foresee(self.now)
-        taken = turn(self.scheduler, commands, self.runner, self.now, self.weights)
+        taken = iterate(self.scheduler, commands, self.runner, self.now, self.weights)
         left = tuple(self._left)
         self._left.clear()
         self.turns += 1
@@ -259,7 +259,7 @@ class World:
                 assert self.scheduler.abort(request) == (), request
                 self._left += ends
 
-    def _judge(self, taken: Turn) -> None:
+    def _judge(self, taken: Iteration) -> None:
         if taken.failure is not None and not (self.runner.broke and _is_as_told(taken.failure)):
             raise taken.failure
         assert self.runner.broke == (taken.failure is not None), ("a broken answer was taken", taken)
@@ -272,7 +272,7 @@ class World:
         else:
             self.cache.check()
 
-    def _judge_answers(self, taken: Turn) -> None:
+    def _judge_answers(self, taken: Iteration) -> None:
         """Each update is answered once; that nothing is left is said when nothing is."""
         for done in taken.done:
             match done:
@@ -285,7 +285,7 @@ class World:
         is_over = self.judge.closed and taken.idle is not None and not self.judge.unfinished
         assert (Drained(number=0) in taken.done) == is_over, taken
 
-    def _judge_idle(self, taken: Turn) -> None:
+    def _judge_idle(self, taken: Iteration) -> None:
         """A step whenever there is work, but in a pause; and nothing is held where there is none."""
         unfinished = self.judge.unfinished
         assert set(self.scheduler.unfinished()) == unfinished.keys(), (self.scheduler.stats(), unfinished)
@@ -309,8 +309,8 @@ class World:
         self._leaving.clear()
         self.apply(do.Resume())
         while self.judge.unfinished or self.inbox:
-            self.turn()
-        self.turn()
+            self.iterate()
+        self.iterate()
         assert not self._updates, ("never answered", self._updates)
         self.memory.audit()
         self._require_counted()

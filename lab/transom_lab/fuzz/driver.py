@@ -10,7 +10,7 @@ from transom.kv.cache import Namespace, Offer, PrefixCaching
 from transom.kv.eviction import reclaim
 from transom.kv.eviction_policy import CachePolicy
 from transom.kv.layout import address_space
-from transom.kv.room import Room
+from transom.kv.room import Capacity
 from transom.values import RequestId, Tokens
 from transom_lab.fuzz import operations as do
 from transom_lab.fuzz.kinds import components, is_state
@@ -236,7 +236,7 @@ class Driver:
         self._require_no_less(operation, before, self.cache.space())
         return True
 
-    def _require_no_less(self, operation: Operation, before: Room, after: Room) -> None:
+    def _require_no_less(self, operation: Operation, before: Capacity, after: Capacity) -> None:
         """Only a snapshot takes a page; under one budget that may be a page of any component."""
         states = [is_state(kind) for kind in self.cache.layout.components]
         if any(states) and self.cache.layout.budget is not None:

@@ -17,12 +17,12 @@ import numpy as np
 from transom.bench.sheet import Row, Sheet, Wanted, publish
 from transom.kv.cache import CacheLayout, HybridCache
 from transom.kv.component_specs import Full, Window
-from transom.sched.config import Limits
+from transom.sched.config import SchedulerConfig
 from transom.sched.plan import Plan
 from transom.sched.request import Step
 from transom.sched.scheduler import Scheduler
 from transom.steps import StepResult, StepWork
-from transom.values import Choice, Request, RequestId, Tokens
+from transom.values import Request, RequestId, SampledToken, Tokens
 
 PAGE, WINDOW, CONTEXT, OUTPUT = 16, 512, 4096, 3000
 
@@ -75,7 +75,7 @@ class Bench:
         running = crowd.running
         self.random = np.random.default_rng(1)
         layout = CacheLayout((Full(), Window(WINDOW)), (pages, pages), PAGE, running + 1, CONTEXT)
-        limits = Limits(
+        limits = SchedulerConfig(
             max_running=running + 1, chunk_tokens=1 << 20, context=CONTEXT, first_outputs_expected=32
         )
         self.cache = HybridCache(layout)
@@ -142,7 +142,7 @@ class Bench:
 
 
 def computed(work: StepWork) -> StepResult:
-    return StepResult(tuple(Choice(7, -1.0) if span.sampling else None for span in work.spans))
+    return StepResult(tuple(SampledToken(7, -1.0) if span.sampling else None for span in work.spans))
 
 
 def timed_plan(scheduler: Scheduler) -> tuple[int, Plan]:

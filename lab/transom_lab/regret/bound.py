@@ -89,12 +89,12 @@ def _descend(dual: "Dual", rounds: int) -> Prices:
     memory, there = dual.free().memory, dual.free().there
     steps = _Steps(dual.scale / 8, memory), _Steps(dual.page_size / 5, there)
     least, best = np.inf, dual.free()
-    for turn in range(rounds):
+    for iteration in range(rounds):
         prices = Prices(memory, there)
         value, spare, slack = dual.slope(prices)
         if value < least:
             least, best = value, prices
-        fade = 1 / (1 + 8 * turn / rounds)
+        fade = 1 / (1 + 8 * iteration / rounds)
         memory, there = steps[0].down(memory, spare, fade), steps[1].down(there, slack, fade)
     return best
 

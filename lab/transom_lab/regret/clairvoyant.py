@@ -23,7 +23,7 @@ class Clairvoyant:
         kept = kept_for(problem, chosen)
         self._problem = problem
         self._kept = (kept.full, *kept.windows)
-        self._windows = [c for c, grid in enumerate(problem.kind.grids) if not grid.rooted]
+        self._windows = [c for c, rule in enumerate(problem.kind.rules) if not rule.keeps_all]
         self._wanted = [np.zeros(len(problem.forest), dtype=bool) for _ in self._kept]
         self._next = _next_passing(problem)
         self._ids: dict[tuple[int, bytes], Ints] = {}
@@ -90,7 +90,7 @@ class Clairvoyant:
             idle = np.frombuffer(cache.pools[component].idle_among(node.runs[component]), dtype=np.bool_)
             unwanted = np.flatnonzero(idle & ~wanted[pages])
             if len(unwanted):
-                cache.tree.vacate(node, component, unwanted)
+                cache.tree.evict_pages(node, component, unwanted)
 
     def _prune_tail(self, cache: HybridCache, node: Node, pages: Ints, freed: Freed) -> None:
         keep = 1 + max(np.flatnonzero(self._wanted[0][pages]).tolist(), default=-1)

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from transom.errors import ConfigError
 from transom.kv.layout import CacheLayout
-from transom.kv.page_rules import Grid
+from transom.kv.page_rules import RangePages
 from transom_lab.regret.replay import CHUNK, Access
 
 Ints = NDArray[np.int64]
@@ -29,28 +29,28 @@ class Kind:
     """What pages cost: `full` bytes in all components that keep everything, and in each that slides."""
 
     full: int
-    sliding: tuple[tuple[Grid, int], ...]
+    sliding: tuple[tuple[RangePages, int], ...]
     page_size: int
-    grids: tuple[Grid, ...]
+    rules: tuple[RangePages, ...]
     layers: tuple[int, ...]
 
     def held(self, start: int, end: int) -> int:
         """Bytes of a row that computes `end` tokens, having computed `start`."""
         pages = -(-end // self.page_size)
-        return pages * self.full + sum((pages - grid.keep(start)) * size for grid, size in self.sliding)
+        return pages * self.full + sum((pages - rule.keep(start)) * size for rule, size in self.sliding)
 
 
 def kind_of(layout: CacheLayout) -> Kind:
     """Raises ConfigError for components kept as snapshots, and where nothing is kept from the root on."""
-    grids = tuple(grid for grid in layout.grids() if isinstance(grid, Grid))
-    if len(grids) < len(layout.components):
+    rules = tuple(rule for rule in layout.rules() if isinstance(rule, RangePages))
+    if len(rules) < len(layout.components):
         raise ConfigError("regret is not known for components kept as snapshots")
-    if not any(grid.rooted for grid in grids):
+    if not any(rule.keeps_all for rule in rules):
         raise ConfigError("regret is not known without a component that keeps everything")
-    sized = list(zip(grids, layout.page_bytes, strict=True))
-    full = sum(size for grid, size in sized if grid.rooted)
-    sliding = tuple((grid, size) for grid, size in sized if not grid.rooted)
-    return Kind(full, sliding, layout.page_size, grids, layout.layers)
+    sized = list(zip(rules, layout.page_bytes, strict=True))
+    full = sum(size for rule, size in sized if rule.keeps_all)
+    sliding = tuple((rule, size) for rule, size in sized if not rule.keeps_all)
+    return Kind(full, sliding, layout.page_size, rules, layout.layers)
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,9 +170,9 @@ def pages_of(kind: Kind, paths: Sequence[Path]) -> Pages:
         seen[page] = index
     after = SLOTS * (last + 1)
     since, careful = [after], [after]
-    for grid, _ in kind.sliding:
-        slid = np.array([grid.keep(path.length) for path in paths])[last]
-        chunk = np.array([grid.keep(max(0, path.prompt - CHUNK)) for path in paths])[last]
+    for rule, _ in kind.sliding:
+        slid = np.array([rule.keep(path.length) for path in paths])[last]
+        chunk = np.array([rule.keep(max(0, path.prompt - CHUNK)) for path in paths])[last]
         since.append(np.where(place < slid, after - SLOTS + END, after))
         careful.append(np.where(place < chunk, after - SLOTS + FULLEST, since[-1]))
     begins = np.concatenate([[0], np.cumsum(known)])
@@ -187,6 +187,6 @@ def _parts(kind: Kind, paths: Sequence[Path]) -> Bools:
     parts = np.zeros(len(passed), dtype=bool)
     for path in paths:
         parts[path.pages[np.flatnonzero(np.diff(passed[path.pages], prepend=-1))]] = True
-        kept = [grid.keep(path.length) for grid, _ in kind.sliding]
+        kept = [rule.keep(path.length) for rule, _ in kind.sliding]
         parts[path.pages[[place for place in kept if place < len(path.pages)]]] = True
     return parts

@@ -57,7 +57,7 @@ class Ways:
 def ways_of(kind: Kind, paths: Sequence[Path], pages: Pages) -> Ways:
     rows: list[tuple[int, ...]] = []
     most = max(path.known for path in paths) + 1 if kind.layers and kind.sliding else 0
-    repairs = [repair_start(kind.grids, kind.layers, count * kind.page_size) for count in range(most)]
+    repairs = [repair_start(kind.rules, kind.layers, count * kind.page_size) for count in range(most)]
     for number, path in enumerate(paths):
         offset, size = int(pages.begins[number]), kind.page_size
         fullest = _Fullest(kind, path)
@@ -70,7 +70,7 @@ def ways_of(kind: Kind, paths: Sequence[Path], pages: Pages) -> Ways:
         for count, start in enumerate(repairs[: path.known + 1]):
             until = count * size
             if start > 0 and until < path.prompt:
-                exact = offset + min(grid.keep(until) for grid, _ in kind.sliding)
+                exact = offset + min(rule.keep(until) for rule, _ in kind.sliding)
                 none = [offset + count] * 2 * len(kind.sliding)
                 rows.append((number, start, offset + count, exact, fullest.after_repair(start), *none))
     table = np.array(rows, dtype=np.int64)

@@ -10,7 +10,7 @@ import numpy as np
 
 from transom.engine.engine import Engine
 from transom.kv.component_specs import Window
-from transom.sched.loop import Submit, turn
+from transom.sched.loop import Submit, iterate
 from transom.steps import StepResult, StepWork
 from transom.values import Request, RequestId
 from transom_lab.sim.costs import Load, load_of
@@ -108,7 +108,7 @@ def _run(engine: Engine, batch: Batch, chance: np.random.Generator) -> list[tupl
     steps: list[tuple[Load, float]] = []
     while True:
         began = time.perf_counter()
-        taken = turn(engine.scheduler, commands, runner, time.monotonic())
+        taken = iterate(engine.scheduler, commands, runner, time.monotonic())
         seconds = time.perf_counter() - began
         commands = []
         if taken.failure is not None:

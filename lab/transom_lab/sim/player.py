@@ -8,12 +8,12 @@ from transom.engine.engine import limits_of
 from transom.engine.sizing import Sizing, size_pools
 from transom.kv.cache import HybridCache
 from transom.models.spec import ModelSpec
-from transom.sched.loop import Submit, Turn, turn
+from transom.sched.loop import Iteration, Submit, iterate
 from transom.sched.request import IdleReason
 from transom.sched.scheduler import Scheduler
 from transom.sched.stats import SchedulerStats
 from transom.steps import SpanWork, StepResult, StepWork
-from transom.values import Choice, Ended, Request, RequestId, Sampling, Sibling, TokenChosen
+from transom.values import Ended, Request, RequestId, SampledToken, Sampling, Sibling, TokenSampled
 from transom_lab.sim.clients import Clients
 from transom_lab.sim.costs import MachineCost
 from transom_lab.sim.records import Cause, Life, Sample, Timeline, memory_of
@@ -57,7 +57,7 @@ def play(trace: Trace, setting: Setting, progress: Progress | None = None) -> Pl
     """The whole trace, to its last end. Raises ConfigError if the pools could run nothing."""
     player = Player(trace, setting)
     ended = 0
-    while player.turn():
+    while player.iterate():
         if progress is not None and player.ended != ended:
             ended = player.ended
             progress(ended, len(trace.arrivals))
@@ -87,7 +87,7 @@ class PricedRunner:
         self.busy_s += seconds
         return StepResult(choices, seconds, siblings)
 
-    def _choose(self, span: SpanWork) -> Choice | None:
+    def _choose(self, span: SpanWork) -> SampledToken | None:
         request, end = span.request, span.end
         if self._reached.get(request) != span.start:
             self._lives[request].begin(span, self.now)
@@ -96,10 +96,10 @@ class PricedRunner:
             return None
         return self._output(request, end - len(self._arrivals[request].prompt))
 
-    def _output(self, index: int, number: int) -> Choice:
+    def _output(self, index: int, number: int) -> SampledToken:
         arrival = self._arrivals[index]
         is_last = number == len(arrival.outputs) - 1
-        return Choice(END if is_last and index in self._several else int(arrival.outputs[number]), 0.0)
+        return SampledToken(END if is_last and index in self._several else int(arrival.outputs[number]), 0.0)
 
 
 class Player:
@@ -124,7 +124,7 @@ class Player:
     def now(self) -> float:
         return self._runner.now
 
-    def turn(self) -> bool:
+    def iterate(self) -> bool:
         """One turn, or a wait for the next arrival. False when all has ended."""
         arriving = self._clients.due(self.now)
         if not arriving and not self.scheduler.has_work:
@@ -134,7 +134,7 @@ class Player:
             self._runner.now = at
             return True
         commands = [Submit(self._ask(index)) for index in arriving]
-        self._record(turn(self.scheduler, commands, self._runner, self.now))
+        self._record(iterate(self.scheduler, commands, self._runner, self.now))
         if self._paranoid:
             self.cache.check()
         return True
@@ -161,7 +161,7 @@ class Player:
             self.lives[output] = Life(at, 0)
         return request_of(index, self.trace.arrivals, others)
 
-    def _record(self, taken: Turn) -> None:
+    def _record(self, taken: Iteration) -> None:
         if taken.failure is not None:
             raise taken.failure
         if taken.idle is not None and taken.idle.reason is IdleReason.NO_ROOM:
@@ -170,7 +170,7 @@ class Player:
             self.lives[refused.request].refused = str(refused.error)
             self._end(refused.request)
         for event in taken.events:
-            if isinstance(event, TokenChosen):
+            if isinstance(event, TokenSampled):
                 self.lives[event.request].token_times.append(self.now)
             elif isinstance(event, Ended):
                 self.lives[event.request].reason = event.reason

@@ -48,7 +48,7 @@ class Ours:
         turns = self._turns[letter] = self._turns.get(letter, 0) + 1
         prompt = text(letter, 0, PAGE * (FIRST_PAGES + turns - 1))
         self.stage.ask(letter, prompt, 2)
-        self.stage.turn()
+        self.stage.iterate()
         holding = self.stage.holding(letter)
         assert holding is not None
         return holding.start, len(prompt)
@@ -125,11 +125,13 @@ def our_hit_rate(conversations: int, layers: tuple[int, ...]) -> float:
     )
     cache = HybridCache(layout)
     found = sent = 0
-    for turn in range(CHART_TURNS):
+    for iteration in range(CHART_TURNS):
         for conversation in range(conversations):
-            tokens = np.arange((CHART_FIRST_PAGES + turn) * PAGE, dtype=np.int32) + conversation * LETTERS
-            start = _serve(cache, RequestId(1 + turn * conversations + conversation), tokens)
-            found, sent = (found + start, sent + len(tokens)) if turn else (0, 0)
+            tokens = (
+                np.arange((CHART_FIRST_PAGES + iteration) * PAGE, dtype=np.int32) + conversation * LETTERS
+            )
+            start = _serve(cache, RequestId(1 + iteration * conversations + conversation), tokens)
+            found, sent = (found + start, sent + len(tokens)) if iteration else (0, 0)
     return found / sent
 
 
@@ -149,11 +151,11 @@ def their_hit_rate(conversations: int) -> float:
     """The same of windows kept by age."""
     model = WindowsByAge(CHART_WINDOW_PAGES)
     found = sent = 0
-    for turn in range(CHART_TURNS):
+    for iteration in range(CHART_TURNS):
         for conversation in range(conversations):
-            pages = CHART_FIRST_PAGES + turn
+            pages = CHART_FIRST_PAGES + iteration
             hit = model.ask(str(conversation), pages)
-            found, sent = (found + hit, sent + pages) if turn else (0, 0)
+            found, sent = (found + hit, sent + pages) if iteration else (0, 0)
     return found / sent
 
 

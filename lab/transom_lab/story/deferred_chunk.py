@@ -19,7 +19,7 @@ class Ours:
         self.stage = Stage(layout, chunk=1 + CHUNK)  # one token for A's answer beside a chunk of B's prompt
         self.stage.ask("A", text("A", 0, PROMPT_A), OUTPUTS_A)
         for _ in range(ARRIVAL_B):
-            self.stage.turn()
+            self.stage.iterate()
         self.stage.ask("B", text("B", 0, PROMPT_B), 2)
 
     def computed(self) -> int:
@@ -27,10 +27,10 @@ class Ours:
         holding = self.stage.holding("B")
         return holding.computed if holding else 0
 
-    def turn(self) -> tuple[int, int] | None:
+    def iterate(self) -> tuple[int, int] | None:
         """B's span in the next step, if it has one."""
         before = len(self.stage.spans("B"))
-        self.stage.turn()
+        self.stage.iterate()
         spans = self.stage.spans("B")
         return spans[-1] if len(spans) > before else None
 
@@ -156,7 +156,7 @@ def _arrival(ours: Ours, theirs: ChunkedServer) -> Frame:
 
 
 def _first_chunks(ours: Ours, theirs: ChunkedServer) -> Frame:
-    spans = [ours.turn(), ours.turn()]
+    spans = [ours.iterate(), ours.iterate()]
     for _ in spans:
         theirs.stash()
         theirs.schedule()
@@ -171,7 +171,7 @@ def _first_chunks(ours: Ours, theirs: ChunkedServer) -> Frame:
 
 
 def _deferred(ours: Ours, theirs: ChunkedServer) -> Frame:
-    span = ours.turn()
+    span = ours.iterate()
     theirs.stash()
     theirs.schedule()
     assert span is None and theirs.computed["B"] == ours.computed(), "both put B off"
@@ -190,7 +190,7 @@ def _deferred(ours: Ours, theirs: ChunkedServer) -> Frame:
 
 
 def _filed(ours: Ours, theirs: ChunkedServer) -> Frame:
-    ours.turn()
+    ours.iterate()
     theirs.stash()
     return Beside(
         "The next round begins",
@@ -205,7 +205,7 @@ def _filed(ours: Ours, theirs: ChunkedServer) -> Frame:
 
 
 def _empty(ours: Ours, theirs: ChunkedServer) -> Frame:
-    ours.turn()
+    ours.iterate()
     left = PROMPT_B - theirs.filed
     theirs.schedule()
     return Beside(
@@ -222,7 +222,7 @@ def _empty(ours: Ours, theirs: ChunkedServer) -> Frame:
 
 
 def _room(ours: Ours, theirs: ChunkedServer) -> Frame:
-    while (span := ours.turn()) is None:
+    while (span := ours.iterate()) is None:
         pass
     return Beside(
         "Room again",

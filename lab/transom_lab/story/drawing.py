@@ -101,7 +101,7 @@ def _labels(stage: Stage, component: int) -> dict[int, str]:
     found = dict(_in_tree(stage, component))
     for letter, holding in _running(stage):
         known = stage.known(letter)
-        whole = holding.covered(stage.cache.grids[component])
+        whole = holding.covered(stage.cache.rules[component])
         for entry, page in enumerate(stage.cache.rows[component].read(holding.row, 0, whole).tolist()):
             if page:
                 found[page] = label(known[min(entry * PAGE, len(known) - 1)])

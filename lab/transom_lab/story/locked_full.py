@@ -24,7 +24,7 @@ class Ours:
     def ask(self, letter: str, prompt: list[int], outputs: int) -> None:
         """And its first step."""
         self.stage.ask(letter, prompt, outputs)
-        self.stage.turn()
+        self.stage.iterate()
 
     def locked(self) -> list[int]:
         """The full pages under the beginning of B."""
@@ -248,7 +248,7 @@ def _taken(ours: Ours, theirs: RecoveringTree) -> Frame:
 
 
 def _answer(ours: Ours, theirs: RecoveringTree) -> Frame:
-    ours.stage.turn()
+    ours.stage.iterate()
     read = " ".join(theirs.reads("B")[:PREFIX_PAGES])
     return Beside(
         "B's next token",

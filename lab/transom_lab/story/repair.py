@@ -54,7 +54,7 @@ class Ours:
 
     def step(self) -> SpanWork:
         """What the next step computed."""
-        self.stage.turn()
+        self.stage.iterate()
         return self.stage.runner.steps[-1].spans[-1]
 
     def scene(self, letters: str, event: str) -> Scene:
@@ -99,8 +99,8 @@ def filed(event: str) -> Scene:
 
 def start_of_repair(until: int) -> int:
     """Where a repair would begin in Gemma 3 270M, when `until` tokens have full pages and no window."""
-    grids = tuple(page_rule(part, GEMMA_PAGE, until) for part in (Full(), Window(GEMMA_WIDTH)))
-    return max(0, repair_start(grids, GEMMA_LAYERS, until))
+    rules = tuple(page_rule(part, GEMMA_PAGE, until) for part in (Full(), Window(GEMMA_WIDTH)))
+    return max(0, repair_start(rules, GEMMA_LAYERS, until))
 
 
 # ---------------------------------------------------------------- the frames

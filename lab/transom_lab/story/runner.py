@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from transom.kv.cache import HybridCache
 from transom.kv.page_rules import first_needed
 from transom.steps import SpanWork, StepResult, StepWork
-from transom.values import Choice, RequestId
+from transom.values import RequestId, SampledToken
 
 NextToken = Callable[[RequestId, int], int]
 """Which token a request gets at a position."""
@@ -52,7 +52,7 @@ class TokenRunner:
         layer = max(i for i, kind in enumerate(self.layers) if kind == component)
         return [int(token) for token in self._stored[layer][page]]
 
-    def _compute(self, span: SpanWork) -> Choice | None:
+    def _compute(self, span: SpanWork) -> SampledToken | None:
         exact = np.ones(len(span.tokens), np.bool_)
         self.exact = []
         for layer in range(len(self.layers)):
@@ -65,10 +65,10 @@ class TokenRunner:
         known = self.known[span.request]
         assert span.end == len(known) and exact[-1], (span, exact)
         known.append(self._next_token(span.request, span.end))
-        return Choice(known[-1], 0.0)
+        return SampledToken(known[-1], 0.0)
 
     def _rooted(self, layer: int) -> bool:
-        return self._cache.grids[self.layers[layer]].rooted
+        return self._cache.rules[self.layers[layer]].keeps_all
 
     def _slots(self, span: SpanWork, layer: int, start: int, end: int) -> tuple[Ints, Ints]:
         positions = np.arange(start, end)

@@ -6,8 +6,8 @@ import numpy as np
 
 from transom.kv.cache import CacheLayout, Holding, HybridCache
 from transom.kv.component_specs import Full, Window
-from transom.sched.config import Limits
-from transom.sched.loop import Command, Submit, Turn, turn
+from transom.sched.config import SchedulerConfig
+from transom.sched.loop import Command, Iteration, Submit, iterate
 from transom.sched.scheduler import Scheduler
 from transom.values import Ended, Request, RequestId
 from transom_lab.story.runner import TokenRunner
@@ -50,7 +50,7 @@ class Stage:
 
     def __init__(self, layout: CacheLayout, *, chunk: int) -> None:
         self.cache = HybridCache(layout)
-        limits = Limits(
+        limits = SchedulerConfig(
             max_running=layout.rows,
             chunk_tokens=chunk,
             context=layout.context,
@@ -75,10 +75,10 @@ class Stage:
         self.runner.known[number] = list(prompt)
         self._inbox.append(Submit(request))
 
-    def turn(self) -> Turn:
+    def iterate(self) -> Iteration:
         """One step."""
         commands, self._inbox = self._inbox, []
-        taken = turn(self.scheduler, commands, self.runner)
+        taken = iterate(self.scheduler, commands, self.runner)
         assert taken.failure is None and not taken.rejected, taken
         for event in taken.events:
             if isinstance(event, Ended):
@@ -93,7 +93,7 @@ class Stage:
 
     def finish(self, letter: str) -> Ended:
         while letter not in self.ended:
-            self.turn()
+            self.iterate()
         return self.ended[letter]
 
     # ------------------------------------------------------------ what is

@@ -11,10 +11,10 @@ from transom.ops.protocol import I32, ChoiceRows, SpanRows
 from transom.steps import SpanWork, StepWork
 
 
-def assemble(work: StepWork, rooted: Sequence[bool]) -> Batch:
+def assemble(work: StepWork, keeps_all: Sequence[bool]) -> Batch:
     """All spans end to end; of each, logits are wanted where it scores, and of the last token if it samples.
 
-    `rooted` says of every component whether it keeps everything. One that does has the keys of tokens before
+    `keeps_all` says of every component whether it keeps everything. One that does has the keys before
     `store_from`; one that slides has none before `clip`.
     """
     spans = work.spans
@@ -29,7 +29,7 @@ def assemble(work: StepWork, rooted: Sequence[bool]) -> Batch:
     rooted_spans, sliding_spans = _storing_less(spans, whole), _clipped(spans, whole)
     return Batch(
         tokens=np.concatenate([span.tokens for span in spans], dtype=np.int32),
-        spans=tuple(rooted_spans if keeps_all else sliding_spans for keeps_all in rooted),
+        spans=tuple(rooted_spans if keeps_all else sliding_spans for keeps_all in keeps_all),
         wanted=_wanted(spans, offsets),
     )
 

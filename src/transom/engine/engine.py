@@ -18,7 +18,7 @@ from transom.ops.choose import choose_ops
 from transom.ops.protocol import Ops
 from transom.ops.store import KVStore
 from transom.sched import loop as sched
-from transom.sched.config import Limits
+from transom.sched.config import SchedulerConfig
 from transom.sched.policy import SchedulePolicy
 from transom.sched.scheduler import Scheduler
 from transom.weights.builtin import resolve_model
@@ -35,7 +35,9 @@ class Engine:
         self.cache = HybridCache(self.sizing.layout)
         self.store = KVStore(self.sizing.shapes, self.sizing.layout.pages)
         tables = [rows.table for rows in self.cache.rows]
-        self.runner = ModelRunner(ops, model, self.store, tables, [grid.rooted for grid in self.cache.grids])
+        self.runner = ModelRunner(
+            ops, model, self.store, tables, [rule.keeps_all for rule in self.cache.rules]
+        )
         self.weights = DiskWeights(self.runner)
         self.scheduler = Scheduler(self.cache, limits_of(config, self.sizing))
 
@@ -44,12 +46,12 @@ class Engine:
         """With the weights that serve now."""
         return self.runner.model
 
-    def turn(self, commands: Sequence[sched.Command]) -> sched.Turn:
+    def iterate(self, commands: Sequence[sched.Command]) -> sched.Iteration:
         """One step: see `transom.sched.loop`."""
-        turn = sched.turn(self.scheduler, commands, self.runner, time.monotonic(), self.weights)
-        if self.config.paranoid or turn.idle is not None:
+        iteration = sched.iterate(self.scheduler, commands, self.runner, time.monotonic(), self.weights)
+        if self.config.paranoid or iteration.idle is not None:
             self.cache.check()
-        return turn
+        return iteration
 
     def stats(self) -> wire.Stats:
         counts = self.scheduler.stats()
@@ -95,8 +97,8 @@ def load_engine(config: EngineConfig) -> tuple[wire.Ready, Engine]:
     return _ready(engine, path, threads, time.monotonic() - began), engine
 
 
-def limits_of(config: EngineConfig, sizing: Sizing) -> Limits:
-    return Limits(
+def limits_of(config: EngineConfig, sizing: Sizing) -> SchedulerConfig:
+    return SchedulerConfig(
         max_running=config.max_running_requests,
         chunk_tokens=config.chunked_prefill_size,
         context=sizing.layout.context,

@@ -31,11 +31,11 @@ from transom.values import (
     Alternative,
     Ended,
     FinishReason,
-    PromptScored,
+    PromptLogprobs,
     Request,
     RequestId,
     Sibling,
-    TokenChosen,
+    TokenSampled,
     Usage,
 )
 
@@ -55,7 +55,7 @@ LAST_WORDS_SECONDS = 1.0
 class Steps(Protocol):
     """What the loop drives: a scheduler with its runner."""
 
-    def turn(self, commands: Sequence[sched.Command]) -> sched.Turn: ...
+    def iterate(self, commands: Sequence[sched.Command]) -> sched.Iteration: ...
 
     def stats(self) -> wire.Stats: ...
 
@@ -165,23 +165,23 @@ def _request(message: wire.Submit) -> Request:
     )
 
 
-def step_out(turn: sched.Turn, stats: wire.Stats) -> wire.StepOut:
+def step_out(iteration: sched.Iteration, stats: wire.Stats) -> wire.StepOut:
     """The turn's events in order, by kind; refusals after them."""
     scores: list[wire.ScoreOut] = []
     tokens: list[wire.TokenOut] = []
     ended: list[wire.EndOut] = []
-    for event in turn.events:
+    for event in iteration.events:
         match event:
-            case TokenChosen():
+            case TokenSampled():
                 tokens.append(wire.TokenOut(event.request, event.token, event.logprob, _pairs(event.top)))
             case Ended():
                 ended.append(_end(event))
-            case PromptScored():
+            case PromptLogprobs():
                 scores += [
                     wire.ScoreOut(event.request, score.token, score.logprob, _pairs(score.top))
                     for score in event.scores
                 ]
-    ended += map(_refusal, turn.rejected)
+    ended += map(_refusal, iteration.rejected)
     return wire.StepOut(tuple(tokens), tuple(ended), stats, tuple(scores))
 
 
@@ -195,7 +195,7 @@ def _pairs(top: tuple[Alternative, ...]) -> tuple[tuple[int, float], ...]:
     return tuple((alternative.token, alternative.logprob) for alternative in top)
 
 
-def answers(messages: Sequence[wire.ToEngine | Stop], turn: sched.Turn) -> Iterator[wire.Done]:
+def answers(messages: Sequence[wire.ToEngine | Stop], iteration: sched.Iteration) -> Iterator[wire.Done]:
     """What is carried out: at once, as most commands are, or by now."""
     for message in messages:
         match message:
@@ -203,7 +203,7 @@ def answers(messages: Sequence[wire.ToEngine | Stop], turn: sched.Turn) -> Itera
                 yield wire.Done(message.id)
             case _:
                 pass
-    for done in turn.done:
+    for done in iteration.done:
         match done:
             case sched.WeightsUpdated() | sched.Drained():
                 yield wire.Done(done.number)
@@ -234,23 +234,23 @@ def serve(mailbox: Mailbox, steps: Steps) -> None:
         commands = [command(m) for m in messages if isinstance(m, wire.Command)]
         if len(commands) < len(messages):
             return
-        turn = steps.turn(commands)
-        if turn.failure is not None:
-            log.error("a step failed; its requests end with an error", exc_info=turn.failure)
-        out = step_out(turn, steps.stats())
-        if out.tokens or out.ends or out.scores or turn.idle is not None:
+        iteration = steps.iterate(commands)
+        if iteration.failure is not None:
+            log.error("a step failed; its requests end with an error", exc_info=iteration.failure)
+        out = step_out(iteration, steps.stats())
+        if out.tokens or out.ends or out.scores or iteration.idle is not None:
             mailbox.send(out)
-        for answer in answers(messages, turn):
+        for answer in answers(messages, iteration):
             mailbox.send(answer)
-        timeout_ms = _pause(turn, out.stats)
+        timeout_ms = _pause(iteration, out.stats)
 
 
-def _pause(turn: sched.Turn, stats: wire.Stats) -> int | None:
+def _pause(iteration: sched.Iteration, stats: wire.Stats) -> int | None:
     """How long to wait for messages before the next turn."""
-    if turn.idle is None:
+    if iteration.idle is None:
         return 0
-    if turn.idle.reason is IdleReason.PAUSED:
-        return _until(turn.idle.until)
+    if iteration.idle.reason is IdleReason.PAUSED:
+        return _until(iteration.idle.until)
     return STALLED_POLL_MS if stats.running + stats.waiting else FOREVER
 
 

@@ -12,7 +12,7 @@ from transom.models.spec import Model
 from transom.ops.protocol import F32, I32, Ops
 from transom.ops.store import KVStore
 from transom.steps import SpanWork, StepResult, StepWork
-from transom.values import Alternative, Choice
+from transom.values import Alternative, SampledToken
 
 SCORED_ROWS = 64
 """Rows of logits scored at a time: of a vocabulary of 262,144 they are 64 MB, those of a prompt gigabytes."""
@@ -26,12 +26,12 @@ class ModelRunner:
     """
 
     def __init__(
-        self, ops: Ops, model: Model, store: KVStore, tables: Sequence[I32], rooted: Sequence[bool]
+        self, ops: Ops, model: Model, store: KVStore, tables: Sequence[I32], keeps_all: Sequence[bool]
     ) -> None:
         self.model = model
         self._ops = ops
         self._store = store
-        self._rooted = tuple(rooted)
+        self._rooted = tuple(keeps_all)
         self._kv = tuple(store.paged(component, table) for component, table in enumerate(tables))
 
     def run(self, work: StepWork) -> StepResult:
@@ -60,21 +60,21 @@ class ModelRunner:
 
     def _chosen(
         self, work: StepWork, rows: F32
-    ) -> tuple[tuple[Choice | None, ...], tuple[tuple[Choice, ...], ...]]:
+    ) -> tuple[tuple[SampledToken | None, ...], tuple[tuple[SampledToken, ...], ...]]:
         """A token for each span that samples; and for its siblings, if there are any in the step."""
         if len(rows) == 0:
             return (None,) * len(work.spans), ()
         found = self._choices(work, head(self._ops, self.model, rows))
         if not any(span.siblings for span in work.spans):
             return tuple(None if span.sampling is None else next(found) for span in work.spans), ()
-        choices: list[Choice | None] = []
-        siblings: list[tuple[Choice, ...]] = []
+        choices: list[SampledToken | None] = []
+        siblings: list[tuple[SampledToken, ...]] = []
         for span in work.spans:
             choices.append(None if span.sampling is None else next(found))
             siblings.append(tuple(next(found) for _ in span.siblings))
         return tuple(choices), tuple(siblings)
 
-    def _choices(self, work: StepWork, logits: F32) -> Iterator[Choice]:
+    def _choices(self, work: StepWork, logits: F32) -> Iterator[SampledToken]:
         """Of every span that samples, one for itself, one for each sibling."""
         spans = [span for span in work.spans if span.sampling is not None]
         outputs = [1 + len(span.siblings) for span in spans]
@@ -82,31 +82,31 @@ class ModelRunner:
             logits = np.repeat(logits, outputs, axis=0)
         tokens, logprobs = self._ops.choose(logits, choices(work))
         if not any(span.top for span in spans):
-            return map(Choice, tokens.tolist(), logprobs.tolist())
+            return map(SampledToken, tokens.tolist(), logprobs.tolist())
         tops = [span.top for span, count in zip(spans, outputs, strict=True) for _ in range(count)]
         return iter(self._scored(logits, tokens, tops))
 
     # ------------------------------------------------------------ score
 
-    def _scores(self, work: StepWork, rows: F32) -> tuple[tuple[Choice, ...], ...]:
+    def _scores(self, work: StepWork, rows: F32) -> tuple[tuple[SampledToken, ...], ...]:
         """Of each span, its scored tokens."""
         tokens = np.concatenate([_scored_tokens(span) for span in work.spans], dtype=np.int32)
         tops = [span.top for span in work.spans for _ in _scored_tokens(span)]
-        found: list[Choice] = []
+        found: list[SampledToken] = []
         for start in range(0, len(rows), SCORED_ROWS):
             part = slice(start, start + SCORED_ROWS)
             found += self._scored(head(self._ops, self.model, rows[part]), tokens[part], tops[part])
         scores = iter(found)
         return tuple(tuple(next(scores) for _ in _scored_tokens(span)) for span in work.spans)
 
-    def _scored(self, logits: F32, tokens: I32, tops: Sequence[int]) -> list[Choice]:
+    def _scored(self, logits: F32, tokens: I32, tops: Sequence[int]) -> list[SampledToken]:
         """`tokens`, each by a row of logits, with as many alternatives as `tops` says."""
         logprobs, best, best_logprobs = self._ops.score(logits, tokens, max(tops))
         alternatives = [
             tuple(map(Alternative, best[row, :top].tolist(), best_logprobs[row, :top].tolist()))
             for row, top in enumerate(tops)
         ]
-        return list(map(Choice, tokens.tolist(), logprobs.tolist(), alternatives))
+        return list(map(SampledToken, tokens.tolist(), logprobs.tolist(), alternatives))
 
 
 def _scored_tokens(span: SpanWork) -> I32:

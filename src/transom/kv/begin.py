@@ -23,21 +23,21 @@ def ways(
     """
     last = max(0, len(tokens) - 1)
     key = as_key(tokens, last if latest is None else min(last, latest))
-    hit = best_hit(cache.tree, cache.grids, namespace, key)
-    repair = repaired(hit, cache.grids, cache.layout.layers)
+    hit = best_hit(cache.tree, cache.rules, namespace, key)
+    repair = repaired(hit, cache.rules, cache.layout.layers)
     if repair:
-        yield offer_of(repair, cache.grids, cache.pools)
+        yield offer_of(repair, cache.rules, cache.pools)
     if latest is not None and latest < last:
-        hit = with_full_pages(cache.tree, cache.grids, namespace, as_key(tokens, last), hit)
+        hit = with_full_pages(cache.tree, cache.rules, namespace, as_key(tokens, last), hit)
     if hit.begin.full_until:
-        yield offer_of(hit, cache.grids, cache.pools)
+        yield offer_of(hit, cache.rules, cache.pools)
     yield cache.cold()
 
 
-def offer_of(hit: Hit, grids: tuple[PageRule, ...], pools: tuple[PagePool, ...]) -> Offer:
+def offer_of(hit: Hit, rules: tuple[PageRule, ...], pools: tuple[PagePool, ...]) -> Offer:
     """What admission at `hit` would take and reference, by component."""
     takes, pins = [], []
-    for pool, share in zip(pools, hit.shares(grids), strict=True):
+    for pool, share in zip(pools, hit.shares(rules), strict=True):
         assert share.takes >= 0 and share.source >= 0, (hit, share)
         takes.append(share.takes)
         source = pool.unreferenced(as_pages([share.source])) if share.source else 0
@@ -48,14 +48,14 @@ def offer_of(hit: Hit, grids: tuple[PageRule, ...], pools: tuple[PagePool, ...])
 def holding_of(
     hit: Hit,
     shares: list[Share],
-    grids: tuple[PageRule, ...],
+    rules: tuple[PageRule, ...],
     request: RequestId,
     namespace: Namespace,
     row: int,
 ) -> Holding:
     """The holding of a request that begins at `hit`: not seated yet, nothing referenced."""
     begin = hit.begin
-    assert len(shares) == len(grids), (shares, grids)
+    assert len(shares) == len(rules), (shares, rules)
     kept, _, _, _, exact = zip(*shares, strict=True)
     return Holding(
         request=request,
@@ -64,7 +64,7 @@ def holding_of(
         start=begin.start,
         computed=begin.start,
         allocated=begin.start,
-        published=grids[0].floor(begin.start),
+        published=rules[0].floor(begin.start),
         kept=kept,
         exact=exact,
         full_until=begin.full_until,

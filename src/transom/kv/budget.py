@@ -7,7 +7,7 @@ import numpy as np
 from transom.errors import NoSpace
 from transom.kv.journal import Journal
 from transom.kv.pool import PagePool
-from transom.kv.room import Room
+from transom.kv.room import Capacity
 from transom.steps import Discard
 
 
@@ -31,13 +31,13 @@ class Budget:
 
     # ---------------------------------------------------------------- queries
 
-    def room(self) -> Room:
+    def room(self) -> Capacity:
         """What is to be had, by reclaim too."""
         pages = tuple([pool.room for pool in self._pools])
         if self.limit is None:
-            return Room(pages, 0, self._sizes)
+            return Capacity(pages, 0, self._sizes)
         idle = sum([pool.idle * size for pool, size in zip(self._pools, self._sizes, strict=True)])
-        return Room(pages, self.limit - self.in_use() + idle, self._sizes)
+        return Capacity(pages, self.limit - self.in_use() + idle, self._sizes)
 
     def in_use(self) -> int:
         """Bytes of pages that somebody owns."""

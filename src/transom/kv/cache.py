@@ -15,22 +15,22 @@ from transom.kv.events import EventBatch, EventLog
 from transom.kv.eviction import make_room, purge
 from transom.kv.explain import Explanation, explain
 from transom.kv.fork import begin_fork, copy_of, private_entries, share
-from transom.kv.holding import Begin, Holding, Namespace, Offer, Pending
+from transom.kv.holding import Holding, Namespace, Offer, Pending, StartPoint
 from transom.kv.journal import Journal, Transaction
 from transom.kv.layout import CacheLayout, PrefixCaching
 from transom.kv.match import Hit, Share, found_again
-from transom.kv.page_table import RowTable
+from transom.kv.page_table import PageTable
 from transom.kv.pins import Pins
 from transom.kv.pool import PagePool, as_pages, owner_of, present
 from transom.kv.publish import Publisher
 from transom.kv.radix_tree import TOKEN_BYTES, PrefixTree, as_key
-from transom.kv.room import Room
+from transom.kv.room import Capacity
 from transom.kv.snapshots import SnapshotKeeper
 from transom.kv.stats import CacheStats, Counters, cache_stats
 from transom.steps import Discard, PageCopy
 from transom.values import RequestId, Tokens
 
-__all__ = ["Begin", "CacheLayout", "Holding", "HybridCache", "Namespace", "Offer", "PrefixCaching"]
+__all__ = ["CacheLayout", "Holding", "HybridCache", "Namespace", "Offer", "PrefixCaching", "StartPoint"]
 
 
 class HybridCache:
@@ -44,17 +44,19 @@ class HybridCache:
         sizes.require_workable(layout)
         journal = Journal()
         self.layout = layout
-        self.grids = layout.grids()
+        self.rules = layout.rules()
         self.pools = tuple(
             PagePool(component.name, pages, journal)
             for component, pages in zip(layout.components, layout.pages, strict=True)
         )
-        self.rows = tuple(RowTable(layout.rows, grid.entries(layout.context), journal) for grid in self.grids)
+        self.rows = tuple(
+            PageTable(layout.rows, rule.entries(layout.context), journal) for rule in self.rules
+        )
         self.budget = Budget(layout.budget, layout.page_bytes, self.pools, journal)
         names = tuple(component.name for component in layout.components)
         self.log = EventLog(names, layout.page_size * TOKEN_BYTES, journal)
         costs = layout.page_bytes or (1,) * len(self.pools)
-        self.tree = PrefixTree(self.pools, self.grids, layout.policy.policy, costs, self.log, journal)
+        self.tree = PrefixTree(self.pools, self.rules, layout.policy.policy, costs, self.log, journal)
         self.pins = Pins(self.tree, self.log, layout.pin_tokens, journal)
         self.counters = Counters(len(self.pools), journal)
         self.holdings: list[Holding | None] = [None] * layout.rows
@@ -62,10 +64,10 @@ class HybridCache:
         self.pending: tuple[Pending, ...] = ()
         self.epoch = 0
         self._journal = journal
-        self._cold = Offer(Begin(0, 0, 0), tuple([g.own(0) for g in self.grids]), (0,) * len(self.grids))
-        self._has_states = not all(grid.by_reference for grid in self.grids)
-        self._snapshots = SnapshotKeeper(self.tree, self.rows, self.grids)
-        self._publisher = Publisher(self.tree, self.rows, self.grids, self.counters)
+        self._cold = Offer(StartPoint(0, 0, 0), tuple([g.own(0) for g in self.rules]), (0,) * len(self.rules))
+        self._has_states = not all(rule.by_reference for rule in self.rules)
+        self._snapshots = SnapshotKeeper(self.tree, self.rows, self.rules)
+        self._publisher = Publisher(self.tree, self.rows, self.rules, self.counters)
 
     # ---------------------------------------------------------------- queries
 
@@ -86,7 +88,7 @@ class HybridCache:
         """To begin at 0, which is always offered."""
         return self._cold
 
-    def space(self) -> Room:
+    def space(self) -> Capacity:
         """What is to be had: free, or of the tree and unreferenced. Exact: `space().covers(growth)`."""
         return self.budget.room()
 
@@ -94,15 +96,15 @@ class HybridCache:
         """Pages to be had of each component if no other took any."""
         return self.budget.room().alone()
 
-    def growth(self, held: Holding | Begin, end: int) -> tuple[int, ...]:
+    def growth(self, held: Holding | StartPoint, end: int) -> tuple[int, ...]:
         """Pages that extend(..., end) would take, of a holding or after an admission."""
         assert end >= 0, end
-        return tuple([max(0, grid.entries(end) - held.covered(grid)) for grid in self.grids])
+        return tuple([max(0, rule.entries(end) - held.covered(rule)) for rule in self.rules])
 
     def stop(self, start: int, end: int) -> int:
         """Where a span from `start` must stop, at most `end`, so that snapshots can be kept."""
         assert start < end, (start, end)
-        return min([grid.cut(start, end) for grid in self.grids])
+        return min([rule.cut(start, end) for rule in self.rules])
 
     def longest_alone(self, chunk: int) -> int:
         """The longest request, in tokens, that fits an empty cache, computed `chunk` at a time."""
@@ -115,7 +117,7 @@ class HybridCache:
     def explain(self, namespace: Namespace, tokens: Tokens) -> Explanation:
         """Why a request with `tokens` would begin where it would."""
         key = as_key(tokens, max(0, len(tokens) - 1))
-        return explain(self.tree, self.grids, self.layout.layers, self.log, namespace, key)
+        return explain(self.tree, self.rules, self.layout.layers, self.log, namespace, key)
 
     def events(self, since: int) -> EventBatch:
         """What was stored and removed, from event number `since` on."""
@@ -150,14 +152,14 @@ class HybridCache:
         assert namespace.epoch == self.epoch, (namespace, self.epoch)
         assert begin.start < len(tokens) <= self.layout.context, (offer, len(tokens))
         assert begin.full_until < len(tokens), (offer, len(tokens))
-        hit = found_again(self.tree, self.grids, namespace, tokens, begin)
+        hit = found_again(self.tree, self.rules, namespace, tokens, begin)
         if hit is None:
             raise NoSpace("prefix", begin.full_until, 0)
         if None not in self.holdings:
             raise NoSpace("rows", 1, 0)
         with self._journal.transaction():
-            shares, row = hit.shares(self.grids), self.holdings.index(None)
-            holding = holding_of(hit, shares, self.grids, request, namespace, row)
+            shares, row = hit.shares(self.rules), self.holdings.index(None)
+            holding = holding_of(hit, shares, self.rules, request, namespace, row)
             holding.prompt, holding.priority = len(tokens), priority
             self._begin(holding, hit, shares)
         return holding
@@ -171,8 +173,8 @@ class HybridCache:
         growth = self.growth(holding, end)
         with self._journal.transaction():
             self._make_room(growth, holding.request)
-            for component, (grid, count) in enumerate(zip(self.grids, growth, strict=True)):
-                self._take(holding.row, component, holding.covered(grid), count)
+            for component, (rule, count) in enumerate(zip(self.rules, growth, strict=True)):
+                self._take(holding.row, component, holding.covered(rule), count)
             self.budget.settle()
             self._journal.assign(holding, "allocated", end)
 
@@ -188,11 +190,11 @@ class HybridCache:
         """Gives back the pages beyond `end`, which is not before `computed`."""
         self._require_live(holding)
         assert holding.computed <= end <= holding.allocated, (holding, end)
-        before = [holding.covered(grid) for grid in self.grids]
+        before = [holding.covered(rule) for rule in self.rules]
         with self._journal.transaction():
             self._journal.assign(holding, "allocated", end)
-            for component, (grid, last) in enumerate(zip(self.grids, before, strict=True)):
-                self._return_private(holding, component, holding.covered(grid), last)
+            for component, (rule, last) in enumerate(zip(self.rules, before, strict=True)):
+                self._return_private(holding, component, holding.covered(rule), last)
 
     def publish(self, holding: Holding, tokens: Tokens) -> None:
         """Gives the computed whole pages to the tree. `tokens` are the request's, at least the computed ones.
@@ -202,10 +204,10 @@ class HybridCache:
         """
         self._require_live(holding)
         assert len(tokens) >= holding.computed, (len(tokens), holding)
-        whole = self.grids[0].floor(holding.computed)
+        whole = self.rules[0].floor(holding.computed)
         if whole <= holding.published:
             return
-        keep = holding.keeps(self.grids)
+        keep = holding.keeps(self.rules)
         if holding.reads_inexact(keep):
             return
         with self._journal.transaction():
@@ -224,7 +226,7 @@ class HybridCache:
     def slide(self, holding: Holding) -> None:
         """Gives back or unreferences what fell out of every later window."""
         self._require_live(holding)
-        keep = tuple([grid.first_entry(holding.computed) for grid in self.grids])
+        keep = tuple([rule.first_entry(holding.computed) for rule in self.rules])
         if keep == holding.kept:
             return
         with self._journal.transaction():
@@ -240,8 +242,8 @@ class HybridCache:
             if self.pending:
                 self._end_copies([p for p in self.pending if p.holding is holding and p.snapshot_of is None])
                 self._journal.assign(self, "pending", self._snapshots.left_by(holding, self.pending))
-            for component, grid in enumerate(self.grids):
-                self._let_go(holding, component, holding.kept[component], holding.covered(grid))
+            for component, rule in enumerate(self.rules):
+                self._let_go(holding, component, holding.kept[component], holding.covered(rule))
             self._seat(holding.row, None)
             self._purge_if_hidden(holding.namespace)
             self.tree.unpark()
@@ -321,7 +323,7 @@ class HybridCache:
             if len(found.pages):
                 pool.reference(present(found.pages))
                 rows.write(holding.row, found.kept, found.pages)
-        self.tree.use(hit.path, holding.keeps(self.grids), hit=True, priority=holding.priority)
+        self.tree.use(hit.path, holding.keeps(self.rules), hit=True, priority=holding.priority)
         takes = [found.takes for found in shares]
         if any(takes):
             self._take_own(holding, shares, takes)
@@ -333,14 +335,14 @@ class HybridCache:
             if found.source:
                 pool.reference(as_pages([found.source]))
         self._make_room(takes, holding.request)
-        for component, (grid, found) in enumerate(zip(self.grids, shares, strict=True)):
+        for component, (rule, found) in enumerate(zip(self.rules, shares, strict=True)):
             if not found.takes:
                 continue
-            entry = grid.shared(holding.published)
+            entry = rule.shared(holding.published)
             self._take(holding.row, component, entry, 1)
             if found.source:
                 target = int(self.rows[component].table[holding.row, entry])
-                copy = PageCopy(component, found.source, target, grid.copied(holding.start))
+                copy = PageCopy(component, found.source, target, rule.copied(holding.start))
                 self._add_pending(Pending(holding, copy, pin=found.source))
         self.budget.settle()
 
@@ -362,7 +364,7 @@ class HybridCache:
 
     def _let_go(self, holding: Holding, component: int, start: int, end: int) -> None:
         """Entries [start, end) end: what is the tree's is unreferenced, what is private goes back."""
-        middle = min(holding.shared(self.grids[component]), end)
+        middle = min(holding.shared(self.rules[component]), end)
         if start < middle:
             named = self.rows[component].clear(holding.row, start, middle)
             self.pools[component].unreference(named)
@@ -372,7 +374,7 @@ class HybridCache:
     def _return_private(self, holding: Holding, component: int, start: int, end: int) -> None:
         if start >= end:
             return
-        assert start >= holding.shared(self.grids[component]), (holding, start, end)
+        assert start >= holding.shared(self.rules[component]), (holding, start, end)
         named = self.rows[component].clear(holding.row, start, end)
         self.pools[component].give(named, owner_of(holding.row))
 

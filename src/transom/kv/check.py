@@ -94,7 +94,7 @@ def _check_owners(cache: "HybridCache", component: int, places: dict[int, Place]
         for holding in cache.holdings
         if holding is not None
         for page in _named(
-            cache, component, holding, holding.shared(cache.grids[component]), cache.layout.context
+            cache, component, holding, holding.shared(cache.rules[component]), cache.layout.context
         )
     ]
     for page, owner in [(page, FREE) for page in free] + private:
@@ -113,7 +113,7 @@ def _check_references(cache: "HybridCache", component: int, places: dict[int, Pl
     readers: Counter[int] = Counter()
     for holding in cache.holdings:
         if holding is not None:
-            readers.update(_named(cache, component, holding, 0, holding.shared(cache.grids[component])))
+            readers.update(_named(cache, component, holding, 0, holding.shared(cache.rules[component])))
     readers.update(p.pin for p in cache.pending if p.copy.component == component and p.pin)
     assert readers.keys() <= places.keys(), (pool.name, "read but not the tree's", readers, places)
     noted = pool.references(np.arange(pool.capacity + 1)).tolist()
@@ -133,15 +133,15 @@ def _check_hidden(cache: "HybridCache", component: int, places: dict[int, Place]
 
 def _check_references_along(cache: "HybridCache", root: Root) -> None:
     """3: references are prefix-closed, and no component is read where a rooted one is not."""
-    rooted = [c for c in range(len(cache.pools)) if cache.tree.rooted[c]]
-    if not rooted:
+    keeps_all = [c for c in range(len(cache.pools)) if cache.tree.keeps_all[c]]
+    if not keeps_all:
         return
     counted: dict[Node, list[list[int]]] = {root: [[0]] * len(cache.pools)}
     for node in _below(root):
         pairs = zip(cache.pools, node.pages, strict=True)
         counted[node] = [pool.references(pages).tolist() for pool, pages in pairs]
     for node, counts in counted.items():
-        for stem in rooted:
+        for stem in keeps_all:
             below = sum(counted[child][stem][0] for child in node.children.values())
             falling = all(map(ge, counts[stem], counts[stem][1:]))
             assert node is root or (falling and below <= counts[stem][-1]), (node, counts, below)
@@ -184,8 +184,8 @@ def _check_node(cache: "HybridCache", node: Node) -> None:
     assert all(len(pages) == node.size and pages.dtype == np.int64 for pages in node.pages), node
     assert node.resident == residency(node.runs), node
     assert node.children or any(pages[-1] for pages in node.pages), (node, "a leaf ends with a hole")
-    for component, rooted in enumerate(cache.tree.rooted):
-        assert not rooted or node.pages[component].all(), (node, component, "a hole in a rooted component")
+    for component, keeps_all in enumerate(cache.tree.keeps_all):
+        assert not keeps_all or node.pages[component].all(), (node, component, "a hole in a rooted component")
 
 
 def _check_orders(cache: "HybridCache") -> None:
@@ -193,11 +193,11 @@ def _check_orders(cache: "HybridCache") -> None:
     nodes = {id(node): node for _, node, _ in _nodes(cache)}
     for group, component in enumerate(cache.tree.groups):
         listed = cache.tree.orders[group].items()
-        rooted = cache.tree.rooted[component]
+        keeps_all = cache.tree.keeps_all[component]
         expected = {
             key
             for key, node in nodes.items()
-            if node.pages[component].any() and not (rooted and node.children)
+            if node.pages[component].any() and not (keeps_all and node.children)
         }
         assert len(listed) == len(expected) and {id(node) for node in listed} == expected, (component, listed)
 
@@ -210,14 +210,14 @@ def _check_holding(cache: "HybridCache", holding: "Holding") -> None:
     page_size = cache.layout.page_size
     assert 0 <= holding.start <= holding.computed <= holding.allocated <= cache.layout.context, holding
     assert holding.published * page_size <= holding.computed, holding
-    for component, grid in enumerate(cache.grids):
+    for component, rule in enumerate(cache.rules):
         entries = cache.rows[component].table[holding.row]
-        last = holding.covered(grid)
-        needed = grid.first_read(holding.computed)
+        last = holding.covered(rule)
+        needed = rule.first_read(holding.computed)
         kept = holding.kept[component]
-        first = max(grid.first_entry(holding.computed), grid.shared(grid.floor(holding.clip)))
+        first = max(rule.first_entry(holding.computed), rule.shared(rule.floor(holding.clip)))
         assert kept <= first, (holding, component)
-        untouched = holding.published == grid.floor(holding.start)
+        untouched = holding.published == rule.floor(holding.start)
         assert untouched or kept >= holding.exact[component], (
             holding,
             component,
@@ -229,7 +229,7 @@ def _check_holding(cache: "HybridCache", holding: "Holding") -> None:
 
 def _check_path(cache: "HybridCache", holding: "Holding", component: int, places: dict[int, Place]) -> None:
     """Pages a row reads from the tree lie at their own positions, under its namespace, on one path."""
-    entries = cache.rows[component].table[holding.row, : holding.shared(cache.grids[component])]
+    entries = cache.rows[component].table[holding.row, : holding.shared(cache.rules[component])]
     nodes = []
     for index, page in enumerate(entries.tolist()):
         if page:

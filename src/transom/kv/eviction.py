@@ -6,8 +6,8 @@ from operator import le
 import numpy as np
 
 from transom.kv.budget import Budget
-from transom.kv.eviction_policy import RANK_USELESS, Link
-from transom.kv.eviction_queue import USEFUL, Key, Order
+from transom.kv.eviction_policy import RANK_USELESS, Candidate
+from transom.kv.eviction_queue import USEFUL, EvictionQueue, Key
 from transom.kv.pool import ID_BYTES, Run, pages_of, without_holes
 from transom.kv.radix_tree import Node, PrefixTree, Root, Stretch
 from transom.kv.stats import Counters
@@ -78,11 +78,11 @@ def take_from(tree: PrefixTree, component: int, count: int, until: Key) -> None:
 def purge(tree: PrefixTree, root: Root) -> None:
     """Gives back all that no row reads below `root`."""
     assert root.parent is None, root
-    stem = next((c for c, rooted in enumerate(tree.rooted) if rooted), None)
+    stem = next((c for c, keeps_all in enumerate(tree.keeps_all) if keeps_all), None)
     freed = Freed(tree)
     for node in _deepest_first(root):
         for component in range(len(tree.pools)):
-            if not tree.rooted[component]:
+            if not tree.keeps_all[component]:
                 idle = _idle(tree, component, node)
                 if 1 in idle:
                     _vacate(tree, component, node, idle, idle.count(1), freed)
@@ -117,14 +117,16 @@ class Freed:
                 pool.release(pages_of(b"".join(runs[::-1])))
 
 
-def _take(tree: PrefixTree, component: int, order: Order[Node], count: int, until: Key, freed: Freed) -> None:
+def _take(
+    tree: PrefixTree, component: int, order: EvictionQueue[Node], count: int, until: Key, freed: Freed
+) -> None:
     """Of the next victim, which may have none to give; of several, below `until`, what no boundary needs."""
     link = _victim(order)
     rank, worth, _ = order.asked
     if rank == RANK_USELESS and (stretches := _useless(tree, component, order, count, until)):
         freed.add(component, tree.vacate_stretches(component, stretches))
         return
-    taken = _take_tail if tree.rooted[component] else _take_earliest
+    taken = _take_tail if tree.keeps_all[component] else _take_earliest
     if not taken(tree, component, link, count, freed):
         # Somebody reads all of it. Looked at once until references end, not at every reclaim.
         order.park(link)
@@ -132,7 +134,7 @@ def _take(tree: PrefixTree, component: int, order: Order[Node], count: int, unti
         tree.clock.inflate(worth)
 
 
-def _victim(order: Order[Node]) -> Link[Node]:
+def _victim(order: EvictionQueue[Node]) -> Candidate[Node]:
     link = order.victim()
     if link is None:
         # All were passed over. Some of it has ended to be read, or there would be no page to ask for.
@@ -142,7 +144,7 @@ def _victim(order: Order[Node]) -> Link[Node]:
     return link
 
 
-def _take_tail(tree: PrefixTree, component: int, link: Link[Node], most: int, freed: Freed) -> int:
+def _take_tail(tree: PrefixTree, component: int, link: Candidate[Node], most: int, freed: Freed) -> int:
     node = link.item
     return _cut(tree, component, node, node.size if tree.gives_whole else most, freed)
 
@@ -158,7 +160,9 @@ def _cut(tree: PrefixTree, component: int, node: Node, most: int, freed: Freed) 
     return count
 
 
-def _useless(tree: PrefixTree, component: int, order: Order[Node], most: int, until: Key) -> list[Stretch]:
+def _useless(
+    tree: PrefixTree, component: int, order: EvictionQueue[Node], most: int, until: Key
+) -> list[Stretch]:
     """What the next victims have that no boundary needs, up to one with holes or readers in it."""
     found: list[Stretch] = []
     runs: list[Run] = []
@@ -177,7 +181,7 @@ def _useless(tree: PrefixTree, component: int, order: Order[Node], most: int, un
     return found
 
 
-def _take_earliest(tree: PrefixTree, component: int, link: Link[Node], most: int, freed: Freed) -> int:
+def _take_earliest(tree: PrefixTree, component: int, link: Candidate[Node], most: int, freed: Freed) -> int:
     """What no boundary needs is given page by page, the page of slack too; what one needs, as a whole."""
     node = link.item
     price = link.price or tree.price(component, node)
@@ -209,7 +213,7 @@ def _vacate(tree: PrefixTree, component: int, node: Node, idle: bytes, count: in
         if end < len(idle):
             return  # it ends as it did
     else:
-        tree.vacate(node, component, np.flatnonzero(np.frombuffer(idle, dtype=np.uint8))[:count])
+        tree.evict_pages(node, component, np.flatnonzero(np.frombuffer(idle, dtype=np.uint8))[:count])
     tree.trim(node)
 
 

@@ -22,16 +22,16 @@ class Price(NamedTuple):
     tokens: int
     bytes: int
     island: int = 0
-    parted: bool = False
+    branched: bool = False
     whole: bool = False
 
     def useful(self, gone: int) -> "Price":
         """Once `gone` bytes are given, and nothing is left that no boundary needs."""
         assert 0 <= gone < self.bytes, (self, gone)
-        return Price(RANK_USEFUL, self.tokens, self.bytes - gone, self.island, self.parted, self.whole)
+        return Price(RANK_USEFUL, self.tokens, self.bytes - gone, self.island, self.branched, self.whole)
 
 
-class Link(Generic[Item]):
+class Candidate(Generic[Item]):
     """A place in one order. Mutable, owned by its order.
 
     last  when it was used; uses: by how many requests; born: when it came; base: inflation when last used
@@ -57,27 +57,27 @@ class Policy(Protocol):
         """Whether what no boundary needs goes first, the oldest first, and what one needs goes as a whole."""
         ...
 
-    def worth(self, link: Link[Item], price: Price) -> tuple[float, float]: ...
+    def worth(self, link: Candidate[Item], price: Price) -> tuple[float, float]: ...
 
 
 class LeastRecentlyUsed:
     knows_boundaries = False
 
-    def worth(self, link: Link[Item], price: Price) -> tuple[float, float]:
+    def worth(self, link: Candidate[Item], price: Price) -> tuple[float, float]:
         return (link.last, 0)
 
 
 class LeastFrequentlyUsed:
     knows_boundaries = False
 
-    def worth(self, link: Link[Item], price: Price) -> tuple[float, float]:
+    def worth(self, link: Candidate[Item], price: Price) -> tuple[float, float]:
         return (link.uses, link.last)
 
 
 class FirstIn:
     knows_boundaries = False
 
-    def worth(self, link: Link[Item], price: Price) -> tuple[float, float]:
+    def worth(self, link: Candidate[Item], price: Price) -> tuple[float, float]:
         return (link.born, 0)
 
 
@@ -86,7 +86,7 @@ class LeastImportant:
 
     knows_boundaries = False
 
-    def worth(self, link: Link[Item], price: Price) -> tuple[float, float]:
+    def worth(self, link: Candidate[Item], price: Price) -> tuple[float, float]:
         return (link.priority, link.last)
 
 
@@ -101,8 +101,8 @@ class LeastValuable:
 
     knows_boundaries = True
 
-    def worth(self, link: Link[Item], price: Price) -> tuple[float, float]:
-        chance = log2(1 + link.uses) if price.parted else 1.0
+    def worth(self, link: Candidate[Item], price: Price) -> tuple[float, float]:
+        chance = log2(1 + link.uses) if price.branched else 1.0
         return (link.base + chance * price.tokens / price.bytes, -link.last if price.whole else link.last)
 
 

@@ -13,7 +13,7 @@ from math import inf
 from operator import itemgetter
 from typing import Generic
 
-from transom.kv.eviction_policy import RANK_USEFUL, RANK_USELESS, Item, Link, Policy, Price
+from transom.kv.eviction_policy import RANK_USEFUL, RANK_USELESS, Candidate, Item, Policy, Price
 from transom.kv.journal import Journal
 
 Key = tuple[int, float, float]
@@ -26,7 +26,7 @@ USEFUL: Key = (RANK_USEFUL, -inf, -inf)
 """After all that is useless, before the rest."""
 
 
-Entry = tuple[int, float, float, int, int, Link[Item]]
+Entry = tuple[int, float, float, int, int, Candidate[Item]]
 """A key, a serial number, a number of its own, so that links are never compared."""
 
 
@@ -64,7 +64,7 @@ class Clock:
         self.now -= 1
 
 
-class Order(Generic[Item]):
+class EvictionQueue(Generic[Item]):
     """Owns the queue of one order. Mutable; undone exactly, but for outdated entries.
 
     What is useless mostly comes in the order of its use: an entry greater than the last such needs no heap.
@@ -95,12 +95,12 @@ class Order(Generic[Item]):
         self._heap: list[Entry[Item]] = []
         self._pushed = count()
         self._listed = 0
-        self._parked: dict[int, Link[Item]] = {}
+        self._parked: dict[int, Candidate[Item]] = {}
         self._journal = journal
 
     # ---------------------------------------------------------------- queries
 
-    def key(self, link: Link[Item]) -> Key:
+    def key(self, link: Candidate[Item]) -> Key:
         """The place of `link`, whether listed or not."""
         price = link.price or self._price(link.item)
         rank = price.rank
@@ -135,7 +135,7 @@ class Order(Generic[Item]):
 
     # ---------------------------------------------------------------- transitions
 
-    def enter(self, link: Link[Item]) -> None:
+    def enter(self, link: Candidate[Item]) -> None:
         """`link` has something to give; it was not listed."""
         assert not link.listed, link.item
         if link.serial:
@@ -149,12 +149,12 @@ class Order(Generic[Item]):
         self._listed += 1
         self._push(link)
 
-    def leave(self, link: Link[Item]) -> None:
+    def leave(self, link: Candidate[Item]) -> None:
         assert link.listed, link.item
         self._journal.log(self._reenter, link, link.parked)
         self._withdraw(link)
 
-    def use(self, links: Sequence[Link[Item]], *, hit: bool, priority: int) -> None:
+    def use(self, links: Sequence[Candidate[Item]], *, hit: bool, priority: int) -> None:
         """`links` were read just now, by a request that begins or one that goes on."""
         now, base = self.clock.now, self.clock.inflation
         before = [(link, link.last, link.base, link.uses, link.priority) for link in links]
@@ -165,25 +165,25 @@ class Order(Generic[Item]):
             if priority > link.priority:
                 link.priority = priority
 
-    def split(self, upper: Link[Item], lower: Link[Item]) -> None:
+    def split(self, upper: Candidate[Item], lower: Candidate[Item]) -> None:
         """`upper`, new, takes the front of `lower` and is as much used. It is not listed yet."""
         assert not upper.listed and not upper.serial, upper.item
         self._journal.log(self.clock.undraw)
         upper.last, upper.base, upper.uses = lower.last, lower.base, lower.uses
         upper.born, upper.priority, upper.serial = lower.born, lower.priority, self.clock.draw()
 
-    def refresh(self, link: Link[Item]) -> None:
+    def refresh(self, link: Candidate[Item]) -> None:
         """The price of `link` may have fallen."""
         assert link.listed, link.item
         if not link.parked:
             self._push(link)
 
-    def bound(self, link: Link[Item]) -> None:
+    def bound(self, link: Candidate[Item]) -> None:
         """The key may be anything now and the price not known yet: the lowest bound is right."""
         if link.listed and not link.parked:
             self._insert(LEAST, link)
 
-    def park(self, link: Link[Item]) -> None:
+    def park(self, link: Candidate[Item]) -> None:
         """All that `link` has is being read: nobody asks it again until `unpark`."""
         assert link.listed and not link.parked, link.item
         self._journal.log(self._unpark, link)
@@ -199,7 +199,7 @@ class Order(Generic[Item]):
             self._unpark(link)
         assert not self._parked, self._parked
 
-    def victim(self) -> Link[Item] | None:
+    def victim(self) -> Candidate[Item] | None:
         """The next to give; None if there is none but those passed over."""
         ascending, heap = self._ascending, self._heap
         while ascending or heap:
@@ -221,7 +221,7 @@ class Order(Generic[Item]):
 
     # ---------------------------------------------------------------- primitives
 
-    def _push(self, link: Link[Item]) -> None:
+    def _push(self, link: Candidate[Item]) -> None:
         if len(self._heap) + len(self._ascending) > 4 * self._listed + 64:
             asked = {id(link): link for link in self._queued() if link.listed and not link.parked}
             self._heap.clear()
@@ -230,7 +230,7 @@ class Order(Generic[Item]):
                 self._insert(key, one)
         self._insert(self.key(link), link)
 
-    def _insert(self, key: Key, link: Link[Item]) -> None:
+    def _insert(self, key: Key, link: Candidate[Item]) -> None:
         entry = (*key, link.serial, next(self._pushed), link)
         ascending = self._ascending
         if key[0] == RANK_USELESS and (not ascending or entry > ascending[-1]):
@@ -238,25 +238,25 @@ class Order(Generic[Item]):
         else:
             heappush(self._heap, entry)
 
-    def _queued(self) -> list[Link[Item]]:
+    def _queued(self) -> list[Candidate[Item]]:
         """In no order, some more than once."""
         return [entry[-1] for entry in (*self._ascending, *self._heap)]
 
-    def _withdraw(self, link: Link[Item]) -> None:
+    def _withdraw(self, link: Candidate[Item]) -> None:
         assert self._listed > 0, link.item
         link.listed = False
         link.parked = False
         self._parked.pop(id(link), None)
         self._listed -= 1
 
-    def _unborn(self, link: Link[Item], before: tuple[int, float, int]) -> None:
+    def _unborn(self, link: Candidate[Item], before: tuple[int, float, int]) -> None:
         """It was never listed: its serial number is another's to have."""
         self._withdraw(link)
         self.clock.undraw()
         link.serial = link.born = 0
         link.last, link.base, link.uses = before
 
-    def _reenter(self, link: Link[Item], parked: bool) -> None:
+    def _reenter(self, link: Candidate[Item], parked: bool) -> None:
         assert not link.listed, link.item
         link.listed = True
         self._listed += 1
@@ -264,17 +264,17 @@ class Order(Generic[Item]):
             self._park(link)
         self.bound(link)
 
-    def _restore(self, before: list[tuple[Link[Item], int, float, int, int]]) -> None:
+    def _restore(self, before: list[tuple[Candidate[Item], int, float, int, int]]) -> None:
         for link, last, base, uses, priority in before:
             link.last, link.base, link.uses, link.priority = last, base, uses, priority
             self.bound(link)
 
-    def _park(self, link: Link[Item]) -> None:
+    def _park(self, link: Candidate[Item]) -> None:
         assert link.listed and not link.parked, link.item
         link.parked = True
         self._parked[id(link)] = link
 
-    def _unpark(self, link: Link[Item]) -> None:
+    def _unpark(self, link: Candidate[Item]) -> None:
         assert link.parked, link.item
         link.parked = False
         del self._parked[id(link)]

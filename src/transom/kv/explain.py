@@ -64,7 +64,7 @@ class Explanation:
 
 def explain(
     tree: PrefixTree,
-    grids: tuple[PageRule, ...],
+    rules: tuple[PageRule, ...],
     layers: tuple[int, ...],
     log: EventLog,
     namespace: Namespace,
@@ -72,26 +72,26 @@ def explain(
 ) -> Explanation:
     """Of a request whose tokens, but for the last, are `key`; `layers` as in the layout."""
     path = tree.walk(namespace, key)
-    hit = best_hit(tree, grids, namespace, key)
-    repair = repaired(hit, grids, layers)
+    hit = best_hit(tree, rules, namespace, key)
+    repair = repaired(hit, rules, layers)
     start = hit.begin.start
     page = tree.page_bytes
     tail = key[path.pages * page : (path.pages + 1) * page]
     within = max([tokens for _, _, tokens in candidates(path, path.pages, tail)], default=0)
-    shared = path.pages * grids[0].page_size + within
+    shared = path.pages * rules[0].page_size + within
     assert start <= shared, (start, shared)
     reasons: list[Reason] = []
     if shared * 4 < len(key):
-        reasons.append(_why_no_further(tree, grids, log, namespace, key, path, shared))
+        reasons.append(_why_no_further(tree, rules, log, namespace, key, path, shared))
     if start < shared:
-        for component, grid in enumerate(grids):
-            reasons += _holes(log, namespace, key, path, shared, component, grid)
+        for component, rule in enumerate(rules):
+            reasons += _holes(log, namespace, key, path, shared, component, rule)
     return Explanation(start, shared, tuple(reasons), repair.begin.start if repair else None)
 
 
 def _why_no_further(
     tree: PrefixTree,
-    grids: tuple[PageRule, ...],
+    rules: tuple[PageRule, ...],
     log: EventLog,
     namespace: Namespace,
     key: bytes,
@@ -100,29 +100,29 @@ def _why_no_further(
 ) -> Reason:
     end = (path.pages + 1) * tree.page_bytes
     if end <= len(key):
-        for component, grid in enumerate(grids):
+        for component, rule in enumerate(rules):
             removal = log.last_removal(component, namespace, key[:end])
             if removal is not None:
-                at = path.pages * grid.page_size
-                return Evicted(grid.component.name, at, removal.step, removal.request)
+                at = path.pages * rule.page_size
+                return Evicted(rule.component.name, at, removal.step, removal.request)
     return Diverged(shared)
 
 
 def _holes(
-    log: EventLog, namespace: Namespace, key: bytes, path: Path, end: int, component: int, grid: PageRule
+    log: EventLog, namespace: Namespace, key: bytes, path: Path, end: int, component: int, rule: PageRule
 ) -> list[Reason]:
     """Runs of pages that a hit at `end` would read and the path lacks, those that went together in one."""
-    resident, size = path.residency(component), grid.page_size * 4
+    resident, size = path.residency(component), rule.page_size * 4
     found: list[Reason] = []
-    for page in range(min(grid.needed(end), path.pages), path.pages):
+    for page in range(min(rule.needed(end), path.pages), path.pages):
         if resident[page]:
             continue
         removal = log.last_removal(component, namespace, key[: (page + 1) * size])
         step, request = (removal.step, removal.request) if removal else (None, None)
-        start, stop = page * grid.page_size, (page + 1) * grid.page_size
+        start, stop = page * rule.page_size, (page + 1) * rule.page_size
         last = found[-1] if found else None
         if isinstance(last, Hole) and (last.end, last.step, last.request) == (start, step, request):
             found[-1] = Hole(last.component, last.start, stop, step, request)
         else:
-            found.append(Hole(grid.component.name, start, stop, step, request))
+            found.append(Hole(rule.component.name, start, stop, step, request))
     return found

@@ -13,9 +13,9 @@ if TYPE_CHECKING:
 def private_entries(cache: "HybridCache", holding: Holding) -> list[list[int]]:
     """Per component: entries of the row that are the request's own and hold something it has computed."""
     found = []
-    for component, grid in enumerate(cache.grids):
-        first = max(holding.shared(grid), holding.kept[component])
-        last = grid.entries(holding.computed)
+    for component, rule in enumerate(cache.rules):
+        first = max(holding.shared(rule), holding.kept[component])
+        last = rule.entries(holding.computed)
         entries = cache.rows[component].read(holding.row, min(first, last), last).tolist()
         found.append([min(first, last) + place for place, page in enumerate(entries) if page])
     return found
@@ -43,8 +43,8 @@ def begin_fork(cache: "HybridCache", holding: Holding, request: RequestId, token
 def share(cache: "HybridCache", holding: Holding, child: Holding) -> None:
     """The child's row names the pages of the tree that the first one's does."""
     assert child.row != holding.row and child.namespace == holding.namespace, (holding, child)
-    for component, grid in enumerate(cache.grids):
-        kept, end = holding.kept[component], holding.shared(grid)
+    for component, rule in enumerate(cache.rules):
+        kept, end = holding.kept[component], holding.shared(rule)
         if kept < end:
             entries = cache.rows[component].read(holding.row, kept, end)
             cache.pools[component].reference(entries[entries != 0])
@@ -57,5 +57,5 @@ def copy_of(cache: "HybridCache", holding: Holding, child: Holding, component: i
     target = int(cache.rows[component].table[child.row, entry])
     assert source and target, (holding, component, entry)
     size = cache.layout.page_size
-    slots = min(size, holding.computed - entry * size) if cache.grids[component].by_reference else 1
+    slots = min(size, holding.computed - entry * size) if cache.rules[component].by_reference else 1
     return Pending(child, PageCopy(component, source, target, slots), pin=0, reads=holding)

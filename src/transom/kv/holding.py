@@ -22,7 +22,7 @@ class Namespace(NamedTuple):
     private: RequestId | None
 
 
-class Begin(NamedTuple):
+class StartPoint(NamedTuple):
     """A way to begin, of which the price is the tokens it leaves to compute.
 
     start      first token to compute
@@ -44,9 +44,9 @@ class Begin(NamedTuple):
     def is_repair(self) -> bool:
         return self.clip > 0
 
-    def covered(self, grid: PageRule) -> int:
+    def covered(self, rule: PageRule) -> int:
         """The first page of a component that is neither found nor, being begun, taken by `admit`."""
-        return grid.entries(self.full_until if grid.rooted else self.start)
+        return rule.entries(self.full_until if rule.keeps_all else self.start)
 
 
 class Offer(NamedTuple):
@@ -56,7 +56,7 @@ class Offer(NamedTuple):
     pins  per component: pages of the tree, now unreferenced, that admit would reference
     """
 
-    begin: Begin
+    begin: StartPoint
     takes: tuple[int, ...]
     pins: tuple[int, ...]
 
@@ -93,27 +93,27 @@ class Holding:
     full_until: int = 0
     clip: int = 0
 
-    def keeps(self, grids: tuple[PageRule, ...]) -> tuple[int, ...]:
+    def keeps(self, rules: tuple[PageRule, ...]) -> tuple[int, ...]:
         """Per component: the first page that it needs to come back to the last boundary it has computed."""
         computed = self.computed
-        return tuple([grid.keep(computed) for grid in grids])
+        return tuple([rule.keep(computed) for rule in rules])
 
     def reads_inexact(self, keep: tuple[int, ...]) -> bool:
         """Whether what it needs, from `keep` on, begins before what may be published."""
         assert len(self.exact) == len(keep), (self, keep)
         return any(map(lt, keep, self.exact))
 
-    def covered(self, grid: PageRule) -> int:
+    def covered(self, rule: PageRule) -> int:
         """The first entry of a component that the row does not have."""
         allocated = self.allocated
-        return grid.entries(max(allocated, self.full_until) if grid.rooted else allocated)
+        return rule.entries(max(allocated, self.full_until) if rule.keeps_all else allocated)
 
-    def shared(self, grid: PageRule) -> int:
+    def shared(self, rule: PageRule) -> int:
         """The first entry of a component that is not the tree's."""
         found = self.published
-        if grid.rooted and self.full_until:
-            found = max(found, grid.floor(self.full_until))
-        return grid.shared(found)
+        if rule.keeps_all and self.full_until:
+            found = max(found, rule.floor(self.full_until))
+        return rule.shared(found)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -47,7 +47,7 @@ class CacheLayout:
     pin_tokens: int = 1 << 16
     layers: tuple[int, ...] = ()
 
-    def grids(self) -> tuple[PageRule, ...]:
+    def rules(self) -> tuple[PageRule, ...]:
         """One per component: what `needed` means in pages."""
         return tuple(page_rule(component, self.page_size, self.context) for component in self.components)
 

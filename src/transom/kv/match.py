@@ -4,7 +4,7 @@ from bisect import bisect_left
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
-from transom.kv.holding import Begin, Namespace
+from transom.kv.holding import Namespace, StartPoint
 from transom.kv.page_rules import PageRule
 from transom.kv.pool import Pages
 from transom.kv.radix_tree import NO_PAGES, TOKEN_BYTES, Node, Path, PrefixTree, as_key, shared_tokens
@@ -37,32 +37,32 @@ class Hit(NamedTuple):
     """
 
     path: Path
-    begin: Begin
+    begin: StartPoint
     partial: tuple[Node, int] | None = None
 
-    def shares(self, grids: tuple[PageRule, ...]) -> list[Share]:
+    def shares(self, rules: tuple[PageRule, ...]) -> list[Share]:
         """By component."""
-        return [self.share(component, grid) for component, grid in enumerate(grids)]
+        return [self.share(component, rule) for component, rule in enumerate(rules)]
 
-    def share(self, component: int, grid: PageRule) -> Share:
+    def share(self, component: int, rule: PageRule) -> Share:
         """Of one component."""
         begin = self.begin
-        start, rooted, is_repair = begin.start, grid.rooted, begin.clip > 0
+        start, keeps_all, is_repair = begin.start, rule.keeps_all, begin.clip > 0
         # A repair finds no window, so its row has none before its start.
-        kept = grid.floor(start) if is_repair and not rooted else grid.first_entry(start)
-        found = grid.shared((begin.full_until if rooted else start) // grid.page_size)
+        kept = rule.floor(start) if is_repair and not keeps_all else rule.first_entry(start)
+        found = rule.shared((begin.full_until if keeps_all else start) // rule.page_size)
         assert found <= self.path.pages, (self, component, found)
         pages = self.path.read(component, kept, found) if kept < found else NO_PAGES
-        takes = 0 if rooted and begin.full_until > start else grid.own(start)
-        source = self.copied_from(component, grid) if takes else 0
-        if is_repair and grid.by_reference:
-            return Share(kept, pages, takes, source, grid.keep(begin.full_until))
-        begun_nowhere = takes and not source and grid.by_reference
-        return Share(kept, pages, takes, source, grid.ceil(start) if begun_nowhere else kept)
+        takes = 0 if keeps_all and begin.full_until > start else rule.own(start)
+        source = self.copied_from(component, rule) if takes else 0
+        if is_repair and rule.by_reference:
+            return Share(kept, pages, takes, source, rule.keep(begin.full_until))
+        begun_nowhere = takes and not source and rule.by_reference
+        return Share(kept, pages, takes, source, rule.ceil(start) if begun_nowhere else kept)
 
-    def copied_from(self, component: int, grid: PageRule) -> int:
+    def copied_from(self, component: int, rule: PageRule) -> int:
         """The page of the tree that begins as the one of `start` does, or that has the state there."""
-        place = grid.snapshot_page(self.begin.start)
+        place = rule.snapshot_page(self.begin.start)
         if place is not None:
             return int(self.path.read(component, place, place + 1)[0])
         if self.partial is None:
@@ -71,65 +71,65 @@ class Hit(NamedTuple):
         return node.page(component, index)
 
 
-def best_hit(tree: PrefixTree, grids: tuple[PageRule, ...], namespace: Namespace, key: bytes) -> Hit:
+def best_hit(tree: PrefixTree, rules: tuple[PageRule, ...], namespace: Namespace, key: bytes) -> Hit:
     """The longest hit for all of `key`, which may end within a page."""
     path = tree.walk(namespace, key)
-    rule = _Rule(path, grids)
-    page_size, page_bytes = grids[0].page_size, tree.page_bytes
+    scan = _PathRules(path, rules)
+    page_size, page_bytes = rules[0].page_size, tree.page_bytes
     page = path.pages
-    hit = rule.within(page, key[page * page_bytes : (page + 1) * page_bytes])
-    while hit is None and (hole := rule.hole(page * page_size, page)) is not None:
+    hit = scan.within(page, key[page * page_bytes : (page + 1) * page_bytes])
+    while hit is None and (hole := scan.hole(page * page_size, page)) is not None:
         # Every end between the hole and here needs it; but another page may begin as the hole's does.
         page = hole
-        hit = rule.within(page, key[page * page_bytes : (page + 1) * page_bytes])
-    return hit or rule.hit(page * page_size)
+        hit = scan.within(page, key[page * page_bytes : (page + 1) * page_bytes])
+    return hit or scan.hit(page * page_size)
 
 
-def repaired(hit: Hit, grids: tuple[PageRule, ...], layers: tuple[int, ...]) -> Hit | None:
+def repaired(hit: Hit, rules: tuple[PageRule, ...], layers: tuple[int, ...]) -> Hit | None:
     """The way to begin at the path's end with its windows rebuilt, if that computes less than `hit` does.
 
     Not within the next page: its tokens are computed in any case.
     """
-    until = hit.path.pages * grids[0].page_size
-    if not layers or hit.begin.start >= until or not any(grid.rooted for grid in grids):
+    until = hit.path.pages * rules[0].page_size
+    if not layers or hit.begin.start >= until or not any(rule.keeps_all for rule in rules):
         return None
-    if not all(grid.by_reference for grid in grids):
+    if not all(rule.by_reference for rule in rules):
         return None  # a state is not rebuilt from any window of tokens
-    start = repair_start(grids, layers, until)
+    start = repair_start(rules, layers, until)
     if start <= hit.begin.start:
         return None
-    exact_from = min(grid.keep(until) for grid in grids if not grid.rooted) * grids[0].page_size
+    exact_from = min(rule.keep(until) for rule in rules if not rule.keeps_all) * rules[0].page_size
     assert 0 < start < until and start <= exact_from, (start, until, exact_from)
-    return Hit(hit.path, Begin(start, until, exact_from, clip=start))
+    return Hit(hit.path, StartPoint(start, until, exact_from, clip=start))
 
 
 def with_full_pages(
-    tree: PrefixTree, grids: tuple[PageRule, ...], namespace: Namespace, key: bytes, hit: Hit
+    tree: PrefixTree, rules: tuple[PageRule, ...], namespace: Namespace, key: bytes, hit: Hit
 ) -> Hit:
     """`hit`, made for a part of `key`, with the full pages that are there of all of it."""
     start = hit.begin.start
-    if start % grids[0].page_size:
+    if start % rules[0].page_size:
         return hit
-    return _Rule(tree.walk(namespace, key), grids).hit(start)
+    return _PathRules(tree.walk(namespace, key), rules).hit(start)
 
 
 def found_again(
-    tree: PrefixTree, grids: tuple[PageRule, ...], namespace: Namespace, tokens: Tokens, begin: Begin
+    tree: PrefixTree, rules: tuple[PageRule, ...], namespace: Namespace, tokens: Tokens, begin: StartPoint
 ) -> Hit | None:
     """What `begin` was offered on for `tokens`, if the tree, which may have grown, still has it."""
     path = tree.walk(namespace, as_key(tokens, begin.full_until))
-    page, within = divmod(begin.start, grids[0].page_size)
-    rule = _Rule(path, grids)
-    if path.pages < begin.full_until // grids[0].page_size:
+    page, within = divmod(begin.start, rules[0].page_size)
+    scan = _PathRules(path, rules)
+    if path.pages < begin.full_until // rules[0].page_size:
         return None
     if begin.is_repair:
         return Hit(path, begin)
     if not within:
-        return None if rule.hole(begin.start, page) is not None else Hit(path, begin)
+        return None if scan.hole(begin.start, page) is not None else Hit(path, begin)
     # With all of the page's tokens, to find the page offered; with fewer, if by now more of it is shared.
     key = as_key(tokens, len(tokens) - 1)
     for end in ((page + 1) * tree.page_bytes, begin.start * TOKEN_BYTES):
-        hit = rule.within(page, key[page * tree.page_bytes : end])
+        hit = scan.within(page, key[page * tree.page_bytes : end])
         if hit is not None and hit.begin == begin:
             return hit
     return None
@@ -163,16 +163,16 @@ def nearest(order: list[bytes], tail: bytes) -> Iterator[tuple[bytes, int]]:
             below -= 1
 
 
-class _Rule:
+class _PathRules:
     """`needed` of every component against what the path has. Rooted components have the whole path."""
 
     __slots__ = ("_full", "_page_size", "_path", "_sparse")
 
-    def __init__(self, path: Path, grids: tuple[PageRule, ...]) -> None:
+    def __init__(self, path: Path, rules: tuple[PageRule, ...]) -> None:
         self._path = path
-        self._page_size = grids[0].page_size
-        self._sparse = [(c, grid, path.residency(c)) for c, grid in enumerate(grids) if not grid.rooted]
-        self._full = path.pages * self._page_size if len(self._sparse) < len(grids) else 0
+        self._page_size = rules[0].page_size
+        self._sparse = [(c, rule, path.residency(c)) for c, rule in enumerate(rules) if not rule.keeps_all]
+        self._full = path.pages * self._page_size if len(self._sparse) < len(rules) else 0
 
     def hit(self, start: int, partial: tuple[Node, int] | None = None) -> Hit:
         """At `start`. Full pages may reach further, from a page boundary on.
@@ -182,7 +182,7 @@ class _Rule:
         """
         full_until = self._full if self._full > start and not partial else start
         assert 0 <= start <= full_until, (start, full_until)
-        return Hit(self._path, Begin(start, full_until, start), partial)
+        return Hit(self._path, StartPoint(start, full_until, start), partial)
 
     def hole(self, end: int, pages: int) -> int | None:
         """A hole among the first `pages` of the path that a hit at `end` reads; no hit lies between.
@@ -190,10 +190,10 @@ class _Rule:
         Of a run of holes in one node the first is as good as the last: nothing ends or branches off within.
         """
         assert 0 <= pages <= self._path.pages, (end, pages)
-        for _, grid, resident in self._sparse:
-            hole = resident.rfind(0, grid.needed(end), pages)
+        for _, rule, resident in self._sparse:
+            hole = resident.rfind(0, rule.needed(end), pages)
             if hole >= 0:
-                run = resident.rfind(1, 0, hole) + 1 if grid.reads_before else hole
+                run = resident.rfind(1, 0, hole) + 1 if rule.reads_before else hole
                 return max(run, self._path.start_of(hole))
         return None
 
@@ -217,7 +217,7 @@ class _Rule:
         end = start + tokens
         if self._reads(node, index, end):
             return end
-        if all(grid.reads_before for _, grid, _ in self._sparse):
+        if all(rule.reads_before for _, rule, _ in self._sparse):
             return start  # each end reads what comes before it in the page
         ends = range(end - 1, start, -1)
         return next(
@@ -232,6 +232,6 @@ class _Rule:
     def _reads(self, node: Node, index: int, end: int) -> bool:
         """Whether page `index` of `node` allows a hit at `end` within it."""
         return all(
-            grid.ends_within(end, bool(node.resident[component][index]))
-            for component, grid, _ in self._sparse
+            rule.ends_within(end, bool(node.resident[component][index]))
+            for component, rule, _ in self._sparse
         )

@@ -5,7 +5,7 @@ from sys import byteorder
 
 import numpy as np
 
-from transom.kv.eviction_policy import Link
+from transom.kv.eviction_policy import Candidate
 from transom.kv.holding import Namespace
 from transom.kv.pool import ID_BYTES, Pages, Run, pages_of
 from transom.values import Tokens
@@ -36,12 +36,12 @@ class Node:
 
     __slots__ = (
         "above",
+        "branched",
         "children",
         "key",
         "links",
         "order",
         "parent",
-        "parted",
         "pinned",
         "resident",
         "runs",
@@ -61,14 +61,14 @@ class Node:
         if parent is not None:
             self.start = parent.start + parent.size
             self.above = (*parent.above, parent.key) if parent.key else ()
-        self.parted = False
+        self.branched = False
         self.pinned = 0
         self.runs = runs
         self.resident = residency(runs)
         self.size: int = len(self.resident[0])
         self.children: dict[bytes, Node] = {}
         self.order: list[bytes] = []
-        self.links: tuple[Link[Node], ...] = tuple([Link(self) for _ in range(orders)])
+        self.links: tuple[Candidate[Node], ...] = tuple([Candidate(self) for _ in range(orders)])
 
     def forget_prices(self) -> None:
         """It has changed: what giving would cost is asked anew."""

@@ -43,7 +43,7 @@ def is_ranged(component: ComponentSpec) -> bool:
 
 
 @dataclass(frozen=True, slots=True)
-class Grid:
+class RangePages:
     """One component on pages of `page_size` tokens.
 
     rooted       as the function above
@@ -52,7 +52,7 @@ class Grid:
 
     component: ComponentSpec
     page_size: int
-    rooted: bool = False
+    keeps_all: bool = False
     reads_before: bool = False
     starts: Sequence[int] = field(default=(), repr=False, compare=False)
     """`needed(end).start` by end, looked up rather than asked for: it is asked for all the time."""
@@ -153,7 +153,7 @@ class Grid:
 
 
 @dataclass(frozen=True, slots=True)
-class SnapshotGrid:
+class SnapshotPages:
     """One component kept as snapshots at page boundaries. A row has one entry: the request's own state.
 
     The tree has the state after page i at place i, a hole where there is none.
@@ -162,7 +162,7 @@ class SnapshotGrid:
     component: ComponentSpec
     page_size: int
 
-    rooted: ClassVar[bool] = False
+    keeps_all: ClassVar[bool] = False
     reads_before: ClassVar[bool] = True
     by_reference: ClassVar[bool] = False
 
@@ -229,17 +229,17 @@ class SnapshotGrid:
         return end > 0 and end % self.page_size == 0 and end in self.component.cuts(end - 1, end)
 
 
-PageRule = Grid | SnapshotGrid
+PageRule = RangePages | SnapshotPages
 
 
 def page_rule(component: ComponentSpec, page_size: int, context: int) -> PageRule:
     """What `needed` means for requests of up to `context` tokens."""
     assert page_size >= 1 and context >= 0, (page_size, context)
     if not is_ranged(component):
-        return SnapshotGrid(component, page_size)
+        return SnapshotPages(component, page_size)
     starts = _starts(component, context)
     reads_before = all(map(gt, range(1, context + 1), starts[1:]))
-    return Grid(component, page_size, starts[context] == 0, reads_before, starts)
+    return RangePages(component, page_size, starts[context] == 0, reads_before, starts)
 
 
 @lru_cache(maxsize=16)

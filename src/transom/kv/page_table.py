@@ -11,7 +11,7 @@ from transom.kv.pool import Pages, present
 _NONE = np.array(0, np.int32)
 
 
-class RowTable:
+class PageTable:
     """Owns one component's rows. `table`, int32 [rows, pages per row], 0 = none, changes only here."""
 
     __slots__ = ("_journal", "table")

@@ -9,7 +9,7 @@ import numpy as np
 
 from transom.kv.holding import Holding
 from transom.kv.page_rules import PageRule
-from transom.kv.page_table import RowTable
+from transom.kv.page_table import PageTable
 from transom.kv.pool import ID_BYTES, Pages, Run, owner_of, pages_of, present
 from transom.kv.radix_tree import Node, Path, PrefixTree
 from transom.kv.stats import Counters
@@ -18,15 +18,15 @@ from transom.kv.stats import Counters
 class Publisher:
     """Where to, and from which rows."""
 
-    __slots__ = ("_counters", "_grids", "_rows", "_tree")
+    __slots__ = ("_counters", "_rows", "_rules", "_tree")
 
     def __init__(
-        self, tree: PrefixTree, rows: tuple[RowTable, ...], grids: tuple[PageRule, ...], counters: Counters
+        self, tree: PrefixTree, rows: tuple[PageTable, ...], rules: tuple[PageRule, ...], counters: Counters
     ) -> None:
-        assert len(rows) == len(grids) == len(tree.pools), (rows, grids)
+        assert len(rows) == len(rules) == len(tree.pools), (rows, rules)
         self._tree = tree
         self._rows = rows
-        self._grids = grids
+        self._rules = rules
         self._counters = counters
 
     def publish(self, holding: Holding, key: bytes, whole: int) -> Path:
@@ -51,7 +51,7 @@ class Publisher:
         elif path.within < path.end.size:
             path.cut_last(self._tree.split(path.end, path.within))
         runs = tuple([self._adopted(holding, c, path.pages, whole) for c in range(len(self._rows))])
-        is_boundary = path.pages == self._grids[0].floor(holding.prompt)
+        is_boundary = path.pages == self._rules[0].floor(holding.prompt)
         extend = self._tree.grow if is_boundary else self._tree.lengthen
         node = extend(path.end, key[path.pages * self._tree.page_bytes :], runs)
         if node is path.end:
@@ -61,10 +61,10 @@ class Publisher:
 
     def _adopted(self, holding: Holding, component: int, start: int, end: int) -> Run:
         """The row's pages [start, end), now the tree's; 0 where the row has slid, or has none to share."""
-        if not self._grids[component].by_reference:
+        if not self._rules[component].by_reference:
             return bytes((end - start) * ID_BYTES)
         pages = self._rows[component].read(holding.row, start, end)
-        shared = holding.shared(self._grids[component])
+        shared = holding.shared(self._rules[component])
         assert shared <= start or not pages[: shared - start].any(), (holding, component, pages)
         self._tree.pools[component].adopt(present(pages), owner_of(holding.row))
         return pages.tobytes()
@@ -72,9 +72,9 @@ class Publisher:
     def _merge(self, holding: Holding, node: Node, start: int, end: int) -> None:
         """Pages [start, end) of the path, which lie in `node`."""
         assert start == node.start and end <= start + node.size, (start, end, node)
-        for component, grid in enumerate(self._grids):
-            first = max(start, holding.shared(grid))
-            if not grid.by_reference or first >= end:
+        for component, rule in enumerate(self._rules):
+            first = max(start, holding.shared(rule))
+            if not rule.by_reference or first >= end:
                 continue
             ours = self._rows[component].read(holding.row, first, end)
             theirs = pages_of(node.runs[component])[first - start : end - start]

@@ -9,7 +9,7 @@ from numpy.typing import ArrayLike
 
 from transom.kv.events import EventLog, What
 from transom.kv.eviction_policy import RANK_PINNED, RANK_USEFUL, RANK_USELESS, Policy, Price
-from transom.kv.eviction_queue import Clock, Order
+from transom.kv.eviction_queue import Clock, EvictionQueue
 from transom.kv.holding import Namespace
 from transom.kv.journal import Journal
 from transom.kv.node import NO_PAGES, TOKEN_BYTES, Node, Path, Root, as_key, residency, shared_tokens
@@ -41,50 +41,51 @@ class PrefixTree:
 
     __slots__ = (
         "_costs",
-        "_grids",
         "_groups_of",
         "_journal",
         "_log",
+        "_rules",
         "ages",
         "clock",
         "gives_whole",
         "groups",
+        "keeps_all",
         "orders",
         "page_bytes",
         "pools",
-        "rooted",
         "roots",
     )
 
     def __init__(
         self,
         pools: tuple[PagePool, ...],
-        grids: tuple[PageRule, ...],
+        rules: tuple[PageRule, ...],
         policy: Policy,
         costs: tuple[int, ...],
         log: EventLog,
         journal: Journal,
     ) -> None:
         """`costs` are bytes per page, by component: what prices are relative to."""
-        rooted = tuple(grid.rooted for grid in grids)
+        keeps_all = tuple(rule.keeps_all for rule in rules)
         self.pools = pools
-        self.rooted = rooted
-        self.page_bytes = grids[0].page_size * TOKEN_BYTES
+        self.keeps_all = keeps_all
+        self.page_bytes = rules[0].page_size * TOKEN_BYTES
         self.roots: dict[Namespace, Root] = {}
         self.clock = Clock(journal)
         self.ages = policy.knows_boundaries
         """Whether value fades as others give."""
-        self.gives_whole = policy.knows_boundaries and not all(rooted)
+        self.gives_whole = policy.knows_boundaries and not all(keeps_all)
         """Whether a stretch or an island goes as a whole: half of one is of no use."""
-        self._grids = grids
+        self._rules = rules
         self._costs = costs
         self._log = log
-        stem = rooted.index(True) if True in rooted else len(rooted)
-        self.groups = tuple(c for c in range(len(pools)) if not rooted[c] or c == stem)
+        stem = keeps_all.index(True) if True in keeps_all else len(keeps_all)
+        self.groups = tuple(c for c in range(len(pools)) if not keeps_all[c] or c == stem)
         """One component per reclaim order: the rooted ones go together, their first speaks for them."""
-        self._groups_of = tuple(self.groups.index(stem if rooted[c] else c) for c in range(len(pools)))
-        self.orders: tuple[Order[Node], ...] = tuple(
-            Order(policy, partial(self.price, component), self.clock, journal) for component in self.groups
+        self._groups_of = tuple(self.groups.index(stem if keeps_all[c] else c) for c in range(len(pools)))
+        self.orders: tuple[EvictionQueue[Node], ...] = tuple(
+            EvictionQueue(policy, partial(self.price, component), self.clock, journal)
+            for component in self.groups
         )
         self._journal = journal
 
@@ -108,7 +109,7 @@ class PrefixTree:
             node = child
         return Path(top, nodes, starts, at // page_bytes)
 
-    def order_of(self, component: int) -> Order[Node]:
+    def order_of(self, component: int) -> EvictionQueue[Node]:
         return self.orders[self._groups_of[component]]
 
     # ---------------------------------------------------------------- what giving would cost
@@ -120,7 +121,7 @@ class PrefixTree:
         Nodes end where a prompt or a turn ended and where a request left the path of another. A page of slack
         is for who sends the same prompt again, one token of which is to be computed.
         """
-        price = self._stretch(node) if self.rooted[component] else self._island(component, node)
+        price = self._stretch(node) if self.keeps_all[component] else self._island(component, node)
         if not node.pinned:  # else it also changes with time
             node.links[self._groups_of[component]].price = price
         elif node.pinned > self._log.step and price.rank == RANK_USEFUL:
@@ -131,14 +132,14 @@ class PrefixTree:
         size = 0
         for cost, there in zip(self._costs, node.resident, strict=True):
             size += cost * there.count(1)
-        return Price(RANK_USEFUL, len(node.key) // TOKEN_BYTES, size or 1, 0, node.parted, self.gives_whole)
+        return Price(RANK_USEFUL, len(node.key) // TOKEN_BYTES, size or 1, 0, node.branched, self.gives_whole)
 
     def _island(self, component: int, node: Node) -> Price:
         there = node.resident[component]
-        island = self._grids[component].island(node.start, there)
+        island = self._rules[component].island(node.start, there)
         rank = RANK_USELESS if there.find(1, 0, island) >= 0 else RANK_USEFUL
         size = self._costs[component] * there.count(1) or 1
-        return Price(rank, len(node.key) // TOKEN_BYTES, size, island, node.parted, self.gives_whole)
+        return Price(rank, len(node.key) // TOKEN_BYTES, size, island, node.branched, self.gives_whole)
 
     # ---------------------------------------------------------------- recency
 
@@ -181,7 +182,7 @@ class PrefixTree:
     def grow(self, end: Node, key: bytes, runs: tuple[Run, ...]) -> Node:
         """Hangs a run after `end`, which shares none of it."""
         assert key and len(key) // self.page_bytes == len(runs[0]) // ID_BYTES, (len(key), runs)
-        if end.children and not end.parted:
+        if end.children and not end.branched:
             self._journal.log(self._part, end, False)
             self._part(end, True)
         node = Node(end, end.space, key, runs, len(self.groups))
@@ -195,7 +196,7 @@ class PrefixTree:
     def lengthen(self, end: Node, key: bytes, runs: tuple[Run, ...]) -> Node:
         """The same, in place where `end` is a leaf and nobody parted there: its end is no boundary then."""
         assert key and len(key) // self.page_bytes == len(runs[0]) // ID_BYTES, (len(key), runs)
-        if end.parent is not None and not end.children and not end.parted:
+        if end.parent is not None and not end.children and not end.branched:
             size = end.size
             self._set(end, end.key + key, tuple([a + b for a, b in zip(end.runs, runs, strict=True)]))
             self._tell_from(What.STORED, end, size)
@@ -208,7 +209,7 @@ class PrefixTree:
         assert parent is not None and 0 < at < node.size, (node, at)
         front = tuple([run[: at * ID_BYTES] for run in node.runs])
         upper = Node(parent, node.space, node.key[: at * page_bytes], front, len(self.groups))
-        upper.pinned, upper.parted = node.pinned, True
+        upper.pinned, upper.branched = node.pinned, True
         for order, link, lower in zip(self.orders, upper.links, node.links, strict=True):
             order.split(link, lower)
         self._journal.assign(node, "start", node.start + at)
@@ -235,7 +236,7 @@ class PrefixTree:
 
     # ---------------------------------------------------------------- shrinking
 
-    def vacate(self, node: Node, component: int, index: ArrayLike) -> None:
+    def evict_pages(self, node: Node, component: int, index: ArrayLike) -> None:
         """Pages `index` of `node` go back to the pool and leave holes. Let `trim` follow."""
         entries = pages_of(node.runs[component]).copy()
         index = as_pages(index)
@@ -374,8 +375,8 @@ class PrefixTree:
         node.forget_prices()
         self._relist(node)
 
-    def _part(self, node: Node, parted: bool) -> None:
-        node.parted = parted
+    def _part(self, node: Node, branched: bool) -> None:
+        node.branched = branched
         node.forget_prices()
         for order, link in zip(self.orders, node.links, strict=False):  # a root has no links
             order.bound(link)
@@ -404,7 +405,7 @@ class PrefixTree:
             return
         for group, component in enumerate(self.groups):
             order, link = self.orders[group], node.links[group]
-            gives = 1 in node.resident[component] and not (self.rooted[component] and node.children)
+            gives = 1 in node.resident[component] and not (self.keeps_all[component] and node.children)
             if gives and link.listed:
                 if cheaper:
                     order.refresh(link)

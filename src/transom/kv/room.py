@@ -8,7 +8,7 @@ Pages = tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Room:
+class Capacity:
     """Pages to be had of each component, and bytes of all together. Without a budget bytes are free."""
 
     pages: Pages
@@ -24,12 +24,12 @@ class Room:
             n <= room or n <= 0 for n, room in zip(need, self.pages, strict=True)
         )
 
-    def less(self, need: Sequence[int]) -> "Room":
+    def less(self, need: Sequence[int]) -> "Capacity":
         """What is left after `need`; may be negative."""
         pages = tuple([room - n for room, n in zip(self.pages, need, strict=True)])
-        return Room(pages, self.bytes - self._bytes(need), self.page_bytes)
+        return Capacity(pages, self.bytes - self._bytes(need), self.page_bytes)
 
-    def more(self, gain: Sequence[int]) -> "Room":
+    def more(self, gain: Sequence[int]) -> "Capacity":
         """With `gain` come to be had."""
         return self.less([-pages for pages in gain])
 

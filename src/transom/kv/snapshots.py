@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 
 from transom.kv.holding import Holding, Pending
 from transom.kv.page_rules import PageRule
-from transom.kv.page_table import RowTable
+from transom.kv.page_table import PageTable
 from transom.kv.pool import as_pages, owner_of
 from transom.kv.radix_tree import Node, Path, PrefixTree
 from transom.steps import PageCopy
@@ -20,16 +20,16 @@ class SnapshotKeeper:
     """Where snapshots come from and go to."""
 
     tree: PrefixTree
-    rows: tuple[RowTable, ...]
-    grids: tuple[PageRule, ...]
+    rows: tuple[PageTable, ...]
+    rules: tuple[PageRule, ...]
 
     def wanted(self, holding: Holding, key: bytes) -> list[int]:
         """Components that keep a snapshot after exactly `key`, and have none there."""
         cuts = [
             component
-            for component, grid in enumerate(self.grids)
-            if grid.keeps(holding.computed)
-            and len(key) == grid.floor(holding.computed) * self.tree.page_bytes
+            for component, rule in enumerate(self.rules)
+            if rule.keeps(holding.computed)
+            and len(key) == rule.floor(holding.computed) * self.tree.page_bytes
         ]
         if not cuts:
             return cuts
@@ -65,7 +65,7 @@ class SnapshotKeeper:
             assert each.snapshot_of is not None, each
             node, index = _place(self.tree.walk(each.holding.namespace, each.snapshot_of))
             assert node.pages[each.copy.component][index] == each.copy.target, (node, index, each)
-            self.tree.vacate(node, each.copy.component, [index])
+            self.tree.evict_pages(node, each.copy.component, [index])
             self.tree.trim(node)
 
     def left_by(self, holding: Holding, pending: tuple[Pending, ...]) -> tuple[Pending, ...]:
@@ -91,7 +91,7 @@ class SnapshotKeeper:
         moved = [p for p in left if p.copy.component == component and p.pin == copy.target]
         for _ in moved:
             pool.unreference(target)
-        self.tree.vacate(node, component, [index])
+        self.tree.evict_pages(node, component, [index])
         self.rows[component].clear(row, 0, 1)
         pool.adopt(source, owner_of(row))
         pool.unreference(source)

@@ -3,7 +3,7 @@
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, NamedTuple
 
-from transom.kv.holding import Begin
+from transom.kv.holding import StartPoint
 from transom.kv.journal import Journal
 
 if TYPE_CHECKING:
@@ -78,7 +78,7 @@ class Counters:
             self, "traffic", (*self.traffic[:component], new, *self.traffic[component + 1 :])
         )
 
-    def admit(self, begin: Begin, pages_copied: int) -> None:
+    def admit(self, begin: StartPoint, pages_copied: int) -> None:
         assert pages_copied >= 0, pages_copied
         old = self.admissions
         new = Admissions(

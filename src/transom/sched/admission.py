@@ -5,8 +5,8 @@ from dataclasses import dataclass, field
 
 from transom.kv.cache import Offer
 from transom.kv.page_rules import PageRule
-from transom.kv.room import Room
-from transom.sched.draft import Draft, is_decode
+from transom.kv.room import Capacity
+from transom.sched.draft import PlanBuilder, is_decode
 from transom.sched.needs import need
 from transom.sched.place import Place
 from transom.sched.plan import Admit
@@ -18,26 +18,26 @@ PASSED_OVER = 2
 """Requests that do not fit before a plan stops looking for a smaller one. Each costs a look at the tree."""
 
 
-def plan_admissions(draft: Draft) -> None:
+def plan_admissions(draft: PlanBuilder) -> None:
     """Adds the spans of those who are admitted in this step, in the order in which they are looked at.
 
     A request that does not fit now is passed over, until it has been so often enough, or is the senior of all
     and out of patience: that one is looked at first, and comes in as soon as its next chunk fits.
     """
-    situation = draft.situation
-    if not situation.waiting or situation.rows_free <= 0 or draft.budget == 0:
+    view = draft.view
+    if not view.waiting or view.rows_free <= 0 or draft.budget == 0:
         return
-    desk = _Desk(draft, situation.rows_free, situation.cache.space(), situation.cache.grids)
-    urgent = situation.urgent
+    desk = _Desk(draft, view.rows_free, view.cache.space(), view.cache.rules)
+    urgent = view.urgent
     if urgent is not None and (not desk.consider(urgent, True) or desk.is_done):
         return
     refused = 0
-    for waiting in situation.waiting:
+    for waiting in view.waiting:
         if waiting is urgent:
             continue
         if not desk.consider(waiting, False):
             refused += 1
-            if refused > PASSED_OVER or waiting.progress.id in situation.firm:
+            if refused > PASSED_OVER or waiting.progress.id in view.firm:
                 return
         if desk.is_done:
             return
@@ -47,18 +47,18 @@ def plan_admissions(draft: Draft) -> None:
 class _Desk:
     """Owns what the admissions of one plan share. Mutable, lives no longer than the plan."""
 
-    draft: Draft
+    draft: PlanBuilder
     rows: int
-    room: Room
+    room: Capacity
     """Room when the step began: what lives are compared with."""
-    grids: tuple[PageRule, ...]
+    rules: tuple[PageRule, ...]
     place: Place = field(init=False)
     promises: Promises = field(init=False)
 
     def __post_init__(self) -> None:
-        situation = self.draft.situation
-        self.place = Place(situation, self.room)
-        self.promises = Promises(self.grids, situation.limits.prefix_gain_min)
+        view = self.draft.view
+        self.place = Place(view, self.room)
+        self.promises = Promises(self.rules, view.limits.prefix_gain_min)
         self.promises.publishers += [
             Publisher(state.holding.namespace, state.progress.tokens(), state.holding.computed)
             for state in (*self.draft.prefills, *self._at_last_token())
@@ -66,11 +66,11 @@ class _Desk:
 
     def _at_last_token(self) -> Iterator[Running]:
         """Those who decode and have a page still to publish, as it is whole after this step."""
-        situation = self.draft.situation
-        page = situation.cache.layout.page_size
-        if page < situation.limits.prefix_gain_min and all(grid.by_reference for grid in self.grids):
+        view = self.draft.view
+        page = view.cache.layout.page_size
+        if page < view.limits.prefix_gain_min and all(rule.by_reference for rule in self.rules):
             return iter(())  # that page is all they have, and nobody waits for so little
-        whole = (state for state in situation.running if state.progress.length % page == 0)
+        whole = (state for state in view.running if state.progress.length % page == 0)
         return filter(is_decode, whole)
 
     @property
@@ -83,10 +83,10 @@ class _Desk:
         It takes the cheapest way to begin. Only who need not care for others falls back towards cold, which
         needs the fewest pages at once: others rather wait than compute more.
         """
-        cache = self.draft.situation.cache
+        cache = self.draft.view.cache
         progress = waiting.progress
         free = urgent or not self.draft.spans
-        if not free and not self.room.covers((1,) * len(self.grids)):
+        if not free and not self.room.covers((1,) * len(self.rules)):
             return False
         namespace = cache.namespace(progress.id, progress.request.salt)
         offers = cache.offers(namespace, progress.tokens(), progress.start_limit)
@@ -104,7 +104,7 @@ class _Desk:
         return False
 
     def _span(self, progress: Progress, offer: Offer, urgent: bool) -> Span | None:
-        cache = self.draft.situation.cache
+        cache = self.draft.view.cache
         page = cache.layout.page_size
         start, known = offer.begin.start, progress.length
         budget = max(self.draft.chunk_budget(start), int(urgent))
@@ -120,6 +120,6 @@ class _Desk:
         progress = intent.waiting.progress
         self.place.let_in(progress, intent.offer)
         self.promises.publishers.append(Publisher(intent.namespace, progress.tokens(), intent.span.start))
-        self.draft.take(need(self.draft.situation.cache, intent.offer, intent.span.end))
+        self.draft.take(need(self.draft.view.cache, intent.offer, intent.span.end))
         self.draft.chunk(intent)
         self.rows -= 1

@@ -6,7 +6,7 @@ from transom.sched.policy import SchedulePolicy
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class SchedulerConfig:
     """Time is counted in turns: the scheduler has no clock."""
 
     max_running: int

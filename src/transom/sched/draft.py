@@ -3,9 +3,9 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from transom.kv.room import Room
+from transom.kv.room import Capacity
 from transom.sched.pacing import Pace
-from transom.sched.plan import Admit, Continue, Plan, Situation
+from transom.sched.plan import Admit, Continue, Plan, SchedulerView
 from transom.sched.releases import releases
 from transom.sched.request import Running, token_span
 from transom.sched.retraction import choose_victims, price_per_byte
@@ -19,12 +19,12 @@ def is_decode(running: Running) -> bool:
 
 
 @dataclass(slots=True)
-class Draft:
+class PlanBuilder:
     """Owns the counters of a plan in the making. Mutable, lives no longer than the call."""
 
-    situation: Situation
+    view: SchedulerView
     budget: int = field(init=False)
-    room: Room = field(init=False)
+    room: Capacity = field(init=False)
     spans: list[Continue | Admit] = field(default_factory=list)
     prefills: list[Running] = field(default_factory=list)
     """Running requests with more than one token to compute."""
@@ -37,8 +37,8 @@ class Draft:
     """Set once decodes are planned, if chunks must be short for their sake."""
 
     def __post_init__(self) -> None:
-        self.budget = self.situation.limits.chunk_tokens
-        self.room = self.situation.cache.space()
+        self.budget = self.view.limits.chunk_tokens
+        self.room = self.view.cache.space()
 
     def plan(self) -> Plan:
         return Plan(tuple(self.retracted), tuple(self.spans))
@@ -70,13 +70,13 @@ class Draft:
         return self.room.lacks(need)
 
     def growth(self, running: Running, end: int) -> Pages:
-        return self.situation.cache.growth(running.holding, end)
+        return self.view.cache.growth(running.holding, end)
 
     def make_room(self, need: Pages, position: int) -> bool:
         """Whether `need` fits, if need be by retracting juniors of the running request at `position`."""
         if self.lacks(need) <= 0:
             return True
-        juniors = [r for r in self.situation.running[:position:-1] if r.progress.id not in self.gone]
+        juniors = [r for r in self.view.running[:position:-1] if r.progress.id not in self.gone]
         victims = choose_victims(
             lambda gain: self.room.more(gain).covers(need),
             juniors,
@@ -92,14 +92,14 @@ class Draft:
 
     def _gain(self, victims: Sequence[Running]) -> Pages:
         """Pages that come to be had when `victims` go too, beyond those of earlier victims."""
-        cache = self.situation.cache
+        cache = self.view.cache
         before = releases(cache, [r.holding for r in self.retracted])
         after = releases(cache, [r.holding for r in (*self.retracted, *victims)])
         return tuple(a - b for a, b in zip(after, before, strict=True))
 
     def _price(self, running: Running, gain: Pages) -> float:
         """What others read too stays, and need not be computed again."""
-        cache = self.situation.cache
+        cache = self.view.cache
         lost = max(gain) * cache.layout.page_size
         sizes = cache.layout.page_bytes or (1,) * len(gain)
         return price_per_byte(gain, sizes, min(lost, running.holding.computed))

@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from transom.kv.page_rules import PageRule
-from transom.kv.room import Pages, Room
+from transom.kv.room import Capacity, Pages
 from transom.sched.output_lengths import OutputLengths
 from transom.sched.running import ALLOCATED, FULL_UNTIL, LIMIT, PROMPT, Columns
 
@@ -68,13 +68,13 @@ class Forecast:
     that are still there when the k-th ends.
     """
 
-    __slots__ = ("_grids", "_lives", "_minus_steps", "_needs", "_own", "_page", "_rooted", "_sums")
+    __slots__ = ("_lives", "_minus_steps", "_needs", "_own", "_page", "_rooted", "_rules", "_sums")
 
-    def __init__(self, lives: Lives, grids: Sequence[PageRule]) -> None:
+    def __init__(self, lives: Lives, rules: Sequence[PageRule]) -> None:
         self._lives = lives
-        self._grids = grids
-        self._page = grids[0].page_size
-        self._rooted = np.array([[grid.rooted] for grid in grids], np.int64)
+        self._rules = rules
+        self._page = rules[0].page_size
+        self._rooted = np.array([[rule.keeps_all] for rule in rules], np.int64)
         self._own = lives.own.sum(axis=1, keepdims=True)
         order = np.argsort(-lives.steps, kind="stable")
         self._minus_steps = -lives.steps[order]
@@ -83,7 +83,7 @@ class Forecast:
         np.cumsum(counted.take(order, axis=1), axis=1, out=self._sums[:, 1:])
         self._needs = self._need(np.arange(1, len(order) + 1), -self._minus_steps)
 
-    def fits(self, life: Life, room: Room) -> bool:
+    def fits(self, life: Life, room: Capacity) -> bool:
         """Whether, as long as `life` lasts, all that is taken is to be had in `room`."""
         first, there = (self._minus_steps.searchsorted(-life.steps, side=side) for side in ("left", "right"))
         last = np.array([life.steps])
@@ -93,7 +93,7 @@ class Forecast:
         return _covers(room, needs + self._rooted * grown + np.array(life.beside)[:, None])
 
     def plus(self, more: Sequence[Life]) -> "Forecast":
-        return Forecast(self._lives.plus(more), self._grids)
+        return Forecast(self._lives.plus(more), self._rules)
 
     def _need(self, there: Counts, at: Counts) -> Counts:
         """Pages taken at steps `at`, when of all in order of their end the first `there` are still there.
@@ -111,27 +111,27 @@ def steps_to_go(columns: Columns, known: Counts, lengths: OutputLengths, factor:
 
 
 def forecast(
-    columns: Columns, known: Counts, steps: Counts, own: Counts, grids: Sequence[PageRule]
+    columns: Columns, known: Counts, steps: Counts, own: Counts, rules: Sequence[PageRule]
 ) -> Forecast:
     """Of those that run, each with its tokens and its steps to go.
 
     A window that slides pays for what comes with what falls out, but only with pages of its `own`: what
     others read too is not to be had when one of them lets go of it.
     """
-    page = grids[0].page_size
+    page = rules[0].page_size
     entries = -(-(known + steps) // page)
     covered = -(-columns[ALLOCATED] // page)
     beside = np.zeros_like(own)
-    for c, grid in enumerate(grids):
-        if grid.rooted:
+    for c, rule in enumerate(rules):
+        if rule.keeps_all:
             beside[c] = -np.maximum(covered, -(-columns[FULL_UNTIL] // page))
-        elif grid.by_reference:
-            held = grid.held_up_to(int(entries.max(initial=0)))[entries]
+        elif rule.by_reference:
+            held = rule.held_up_to(int(entries.max(initial=0)))[entries]
             beside[c] = np.maximum(0, np.minimum(entries - covered, held - own[c]))
-    return Forecast(Lives(known, steps, beside, own), grids)
+    return Forecast(Lives(known, steps, beside, own), rules)
 
 
-def _covers(room: Room, needs: Counts) -> bool:
+def _covers(room: Capacity, needs: Counts) -> bool:
     """`room.covers` for every column of `needs`."""
     pages = np.maximum(room.pages, 0)[:, None]
     return bool((needs <= pages).all() and (np.array(room.page_bytes) @ needs <= room.bytes).all())

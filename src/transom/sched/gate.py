@@ -9,7 +9,7 @@ from transom.values import UpdateMode
 
 
 @dataclass(slots=True)
-class Gate:
+class Lifecycle:
     """Owns what commands have closed. Mutable, the scheduler's.
 
     drain   told: no request enters any more

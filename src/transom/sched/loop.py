@@ -33,16 +33,16 @@ __all__ = [
     "Drain",
     "Drained",
     "Flush",
+    "Iteration",
     "Pause",
     "Rejected",
     "Resume",
     "Submit",
-    "Turn",
     "UpdateWeights",
     "Weights",
     "WeightsRefused",
     "WeightsUpdated",
-    "turn",
+    "iterate",
 ]
 
 FIXED = FixedWeights()
@@ -57,7 +57,7 @@ class Rejected:
 
 
 @dataclass(frozen=True, slots=True)
-class Turn:
+class Iteration:
     """What one turn brought. `idle` is None when a step was computed, or tried and ended in `failure`.
 
     `done` says which commands are carried out that could not be at once.
@@ -70,13 +70,13 @@ class Turn:
     done: tuple[Done, ...] = ()
 
 
-def turn(
+def iterate(
     scheduler: Scheduler,
     commands: Iterable[Command],
     runner: Runner,
     now: float = 0.0,
     weights: Weights = FIXED,
-) -> Turn:
+) -> Iteration:
     """Applies the commands, then plans, commits, computes and applies one step.
 
     `now` is in seconds of any clock that never goes back: the engine's, or a simulator's. Requests whose
@@ -96,8 +96,8 @@ def turn(
     if isinstance(outcome, Idle):
         if (drain := scheduler.drained()) is not None:
             told.done.append(Drained(drain.number))
-        return told.turn(idle=outcome)
-    return told.turn(failure=_compute(scheduler, outcome, runner, told.events))
+        return told.iterate(idle=outcome)
+    return told.iterate(failure=_compute(scheduler, outcome, runner, told.events))
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,8 +108,8 @@ class _Told:
     rejected: list[Rejected]
     done: list[Done]
 
-    def turn(self, *, idle: Idle | None = None, failure: Exception | None = None) -> Turn:
-        return Turn(tuple(self.events), idle, tuple(self.rejected), failure, tuple(self.done))
+    def iterate(self, *, idle: Idle | None = None, failure: Exception | None = None) -> Iteration:
+        return Iteration(tuple(self.events), idle, tuple(self.rejected), failure, tuple(self.done))
 
 
 def _obey(scheduler: Scheduler, command: Command, weights: Weights, told: _Told) -> None:

@@ -15,12 +15,12 @@ PESSIMISM = 4
 """Factor on expected outputs for each retraction a request has been through."""
 
 
-def pages_at(grid: PageRule, end: int) -> int:
+def pages_at(rule: PageRule, end: int) -> int:
     """Pages held of a component, at most, on the way to `end` by a request that grows page by page.
 
     It takes a new page while it keeps what the boundary before that page needs.
     """
-    return grid.held(grid.ceil(end))
+    return rule.held(rule.ceil(end))
 
 
 def need(cache: HybridCache, offer: Offer, end: int) -> Pages:

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Sequence
 
 from transom.kv.page_rules import PageRule
-from transom.kv.room import Pages, Room
+from transom.kv.room import Capacity, Pages
 from transom.sched.forecast import Counts, Forecast, Life, forecast
 from transom.sched.running import ALLOCATED, Columns
 
@@ -15,16 +15,16 @@ class Ceiling:
     counts. Mutable, lives for one plan.
     """
 
-    __slots__ = ("_grids", "_page", "_places", "others")
+    __slots__ = ("_page", "_places", "_rules", "others")
 
-    def __init__(self, columns: Columns, tokens: int, context: int, grids: Sequence[PageRule]) -> None:
+    def __init__(self, columns: Columns, tokens: int, context: int, rules: Sequence[PageRule]) -> None:
         """Of those that run, who come to `tokens` tokens together, and none of them beyond `context`."""
-        self._grids, self._page = grids, grids[0].page_size
+        self._rules, self._page = rules, rules[0].page_size
         running = columns.shape[1]
         grown = tokens - int(columns[ALLOCATED].sum()) + running * (self._page - 1)
-        most = [running * grid.held(grid.entries(context)) * self._page for grid in grids]
+        most = [running * rule.held(rule.entries(context)) * self._page for rule in rules]
         self._places = [
-            min(grown, held) if grid.by_reference else 0 for held, grid in zip(most, grids, strict=True)
+            min(grown, held) if rule.by_reference else 0 for held, rule in zip(most, rules, strict=True)
         ]
         """Slots in pages."""
         self.others = 0
@@ -42,8 +42,8 @@ class Ceiling:
     def _with(self, life: Life) -> list[int]:
         grown = life.known + life.steps + self._page - 1
         return [
-            places + beside * self._page + grid.rooted * grown
-            for places, beside, grid in zip(self._places, life.beside, self._grids, strict=True)
+            places + beside * self._page + rule.keeps_all * grown
+            for places, beside, rule in zip(self._places, life.beside, self._rules, strict=True)
         ]
 
 
@@ -54,7 +54,7 @@ class Outlook:
     it is looked at who ends when, and what has come back by then.
     """
 
-    __slots__ = ("_ceiling", "_columns", "_forecast", "_grids", "_known", "_new", "_own", "_steps")
+    __slots__ = ("_ceiling", "_columns", "_forecast", "_known", "_new", "_own", "_rules", "_steps")
 
     def __init__(
         self,
@@ -63,12 +63,12 @@ class Outlook:
         steps: Counts,
         own: Callable[[], Counts],
         context: int,
-        grids: Sequence[PageRule],
+        rules: Sequence[PageRule],
     ) -> None:
         """Of those that run, each with its tokens and steps to go. `own`: what each of them holds alone."""
         self._columns, self._known, self._steps, self._own = columns, known, steps, own
-        self._grids = grids
-        self._ceiling = Ceiling(columns, int(known.sum() + steps.sum()), context, grids)
+        self._rules = rules
+        self._ceiling = Ceiling(columns, int(known.sum() + steps.sum()), context, rules)
         self._new: list[Life] = []
         """Let in, and not in the forecast yet."""
         self._forecast: Forecast | None = None
@@ -83,7 +83,7 @@ class Outlook:
         self._ceiling.let_in(life)
         self._new.append(life)
 
-    def fits(self, life: Life, room: Room) -> bool:
+    def fits(self, life: Life, room: Capacity) -> bool:
         """Whether, as long as `life` lasts, all that is expected to be taken is to be had in `room`."""
         return room.covers(self._ceiling.pages(life)) or self._looked_ahead().fits(life, room)
 
@@ -91,7 +91,7 @@ class Outlook:
         """Made when first asked for, then only added to."""
         found = self._forecast
         if found is None:
-            found = forecast(self._columns, self._known, self._steps, self._own(), self._grids)
+            found = forecast(self._columns, self._known, self._steps, self._own(), self._rules)
         if self._new:
             found = found.plus(self._new)
             self._new = []

@@ -3,12 +3,12 @@
 import numpy as np
 
 from transom.kv.cache import Offer
-from transom.kv.room import Room
+from transom.kv.room import Capacity
 from transom.sched.forecast import Counts, Life, steps_to_go
 from transom.sched.needs import PESSIMISM, need, pages_at
 from transom.sched.outlook import Ceiling, Outlook
 from transom.sched.output_lengths import OutputLengths
-from transom.sched.plan import Situation
+from transom.sched.plan import SchedulerView
 from transom.sched.releases import held_alone
 from transom.sched.request import Progress
 from transom.sched.running import LIMIT, PROMPT
@@ -20,11 +20,11 @@ class Place:
     Where all can come to their limits, nothing need be expected of anybody.
     """
 
-    def __init__(self, situation: Situation, room: Room) -> None:
+    def __init__(self, view: SchedulerView, room: Capacity) -> None:
         """`room`: when the step began."""
-        self._situation = situation
+        self._situation = view
         self._room = room
-        self._grids = situation.cache.grids
+        self._rules = view.cache.rules
         self._admitted: list[tuple[Progress, Offer]] = []
         self._limits: Ceiling | None = None
         self._lengths: OutputLengths | None = None
@@ -49,7 +49,7 @@ class Place:
         columns, context = self._situation.columns, self._situation.limits.context
         found = self._limits
         if found is None:
-            found = self._limits = Ceiling(columns, int(columns[LIMIT].sum()), context, self._grids)
+            found = self._limits = Ceiling(columns, int(columns[LIMIT].sum()), context, self._rules)
         for progress, offer in self._admitted[found.others :]:
             found.let_in(self._at_limit(progress, offer))
         return found
@@ -60,7 +60,7 @@ class Place:
             columns, context = self._situation.columns, self._situation.limits.context
             known = self._known_tokens()
             steps = steps_to_go(columns, known, self._output_lengths(), factor)
-            found = Outlook(columns, known, steps, self._own, context, self._grids)
+            found = Outlook(columns, known, steps, self._own, context, self._rules)
             self._outlooks[factor] = found
         for progress, offer in self._admitted[found.others :]:
             found.let_in(self._expected(progress, offer, factor))
@@ -94,7 +94,7 @@ class Place:
 
     def _life(self, progress: Progress, offer: Offer, end: int) -> Life:
         beside = [
-            pages - grid.entries(end) if grid.rooted else min(pages, pages_at(grid, end))
-            for pages, grid in zip(need(self._situation.cache, offer, end), self._grids, strict=True)
+            pages - rule.entries(end) if rule.keeps_all else min(pages, pages_at(rule, end))
+            for pages, rule in zip(need(self._situation.cache, offer, end), self._rules, strict=True)
         ]
         return Life(progress.length, max(0, end - progress.length), tuple(beside))

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from transom.kv.cache import HybridCache, Namespace, Offer
-from transom.sched.config import Limits
+from transom.sched.config import SchedulerConfig
 from transom.sched.output_lengths import OutputLengths
 from transom.sched.request import Running, Span, Waiting
 from transom.sched.running import Columns
@@ -17,7 +17,7 @@ CONSIDERED = 32
 
 
 @dataclass(frozen=True, slots=True)
-class Situation:
+class SchedulerView:
     """All that a plan looks at.
 
     waiting those to be looked at, in this order; `firm` are those whom nobody after them may pass
@@ -27,8 +27,8 @@ class Situation:
     """
 
     cache: HybridCache
-    limits: Limits
-    turns: int
+    limits: SchedulerConfig
+    iterations: int
     waiting: Sequence[Waiting]
     firm: frozenset[RequestId]
     senior: Waiting | None
@@ -46,7 +46,7 @@ class Situation:
     def urgent(self) -> Waiting | None:
         """The senior of all, if it waits, and has waited longer than patience allows."""
         senior = self.senior
-        if senior is None or self.turns - senior.since <= self.limits.patience_steps:
+        if senior is None or self.iterations - senior.since <= self.limits.patience_steps:
             return None
         first = not self.running or senior.progress.seniority < self.running[0].progress.seniority
         return senior if first else None

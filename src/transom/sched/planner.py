@@ -8,20 +8,20 @@ senior running request. It, and every decode, may have juniors retracted; chunks
 from collections.abc import Sequence
 
 from transom.sched.admission import plan_admissions
-from transom.sched.draft import Draft, is_decode
+from transom.sched.draft import PlanBuilder, is_decode
 from transom.sched.pacing import Pace, pace_beside
-from transom.sched.plan import Continue, Plan, Situation
+from transom.sched.plan import Continue, Plan, SchedulerView
 from transom.sched.request import Running, Span
 from transom.sched.spans import Pages, chunk_end, fit_end, is_cut
 
 
-def plan(situation: Situation) -> Plan:
+def plan(view: SchedulerView) -> Plan:
     """Plans one step."""
-    draft = Draft(situation)
-    withheld = int(situation.urgent is not None and situation.rows_free > 0 and draft.budget > 1)
+    draft = PlanBuilder(view)
+    withheld = int(view.urgent is not None and view.rows_free > 0 and draft.budget > 1)
     draft.budget -= withheld
-    if situation.running:
-        _plan_decodes(draft, situation.running)
+    if view.running:
+        _plan_decodes(draft, view.running)
     draft.pace = _pace(draft)
     _plan_chunks(draft)
     draft.budget += withheld
@@ -30,16 +30,16 @@ def plan(situation: Situation) -> Plan:
     return draft.plan()
 
 
-def _pace(draft: Draft) -> Pace | None:
+def _pace(draft: PlanBuilder) -> Pace | None:
     """None if nobody waits for this step's tokens, or nobody minds how long it takes."""
-    target = draft.situation.limits.target_seconds
+    target = draft.view.limits.target_seconds
     if target is None or not draft.spans:
         return None
     decodes = [intent.span.start for intent in draft.spans]
-    return pace_beside(decodes, draft.situation.cost, target, draft.situation.cache.layout.page_size)
+    return pace_beside(decodes, draft.view.cost, target, draft.view.cache.layout.page_size)
 
 
-def _plan_decodes(draft: Draft, running: Sequence[Running]) -> None:
+def _plan_decodes(draft: PlanBuilder, running: Sequence[Running]) -> None:
     """Plans every decode; the others are still in their prefill."""
     reserve = _secure_lead(draft, running[0])
     prefills: list[Running] = []
@@ -69,12 +69,12 @@ def _plan_decodes(draft: Draft, running: Sequence[Running]) -> None:
     draft.prefills = [state for state in prefills if state.progress.id not in draft.gone]
 
 
-def _growth_by_one(draft: Draft, decodes: Sequence[Running]) -> Pages:
+def _growth_by_one(draft: PlanBuilder, decodes: Sequence[Running]) -> Pages:
     growths = [draft.growth(state, state.holding.computed + 1) for state in decodes]
     return tuple(map(sum, zip(*growths, strict=True)))
 
 
-def _secure_lead(draft: Draft, lead: Running) -> Pages | None:
+def _secure_lead(draft: PlanBuilder, lead: Running) -> Pages | None:
     """Sets aside one token of budget, and its page, for the chunk of a lead in its prefill."""
     if is_decode(lead):
         return None
@@ -86,7 +86,7 @@ def _secure_lead(draft: Draft, lead: Running) -> Pages | None:
     return need
 
 
-def _has_page(draft: Draft, running: Running, position: int) -> bool:
+def _has_page(draft: PlanBuilder, running: Running, position: int) -> bool:
     """Whether the page that a decode needs is to be had: then it is taken."""
     need = draft.growth(running, running.holding.computed + 1)
     if not draft.make_room(need, position):
@@ -96,7 +96,7 @@ def _has_page(draft: Draft, running: Running, position: int) -> bool:
     return True
 
 
-def _plan_chunks(draft: Draft) -> None:
+def _plan_chunks(draft: PlanBuilder) -> None:
     for running in draft.prefills:
         budget = draft.chunk_budget(running.holding.computed)
         if budget == 0:
@@ -104,8 +104,8 @@ def _plan_chunks(draft: Draft) -> None:
         _plan_chunk(draft, running, budget)
 
 
-def _plan_chunk(draft: Draft, running: Running, budget: int) -> None:
-    cache = draft.situation.cache
+def _plan_chunk(draft: PlanBuilder, running: Running, budget: int) -> None:
+    cache = draft.view.cache
     page = cache.layout.page_size
     start, known = running.holding.computed, running.progress.length
     end = cache.stop(start, chunk_end(start, known, budget, page))

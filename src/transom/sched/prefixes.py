@@ -24,11 +24,11 @@ class Publisher(NamedTuple):
 class Promises:
     """Owns `publishers`, to which others may be added. Mutable, lives no longer than a plan."""
 
-    __slots__ = ("_gain_min", "_grids", "publishers")
+    __slots__ = ("_gain_min", "_rules", "publishers")
 
-    def __init__(self, grids: Sequence[PageRule], gain_min: int) -> None:
+    def __init__(self, rules: Sequence[PageRule], gain_min: int) -> None:
         """Who waits must gain at least `gain_min` tokens."""
-        self._grids = tuple(grids)
+        self._rules = tuple(rules)
         self._gain_min = gain_min
         self.publishers: list[Publisher] = []
 
@@ -46,7 +46,7 @@ class Promises:
         ----------|--------------|==========|---  publisher's tokens
         """
         _, known, computed = publisher
-        page_size = self._grids[0].page_size
+        page_size = self._rules[0].page_size
         published = computed - computed % page_size
         publishable = len(known) - len(known) % page_size
         if published == publishable or published >= len(tokens) or known[published] != tokens[published]:
@@ -57,14 +57,14 @@ class Promises:
 
     def _last_hit(self, reach: int, published: int) -> int:
         """The last end up to `reach` that a hit can have: where there are states, one with a snapshot."""
-        if all(grid.by_reference for grid in self._grids):
+        if all(rule.by_reference for rule in self._rules):
             return reach
-        page_size = self._grids[0].page_size
+        page_size = self._rules[0].page_size
         ends = range(reach - reach % page_size, published, -page_size)
         return next((end for end in ends if self._keeps(end)), 0)
 
     def _keeps(self, end: int) -> bool:
-        return all(grid.by_reference or grid.keeps(end) for grid in self._grids)
+        return all(rule.by_reference or rule.keeps(end) for rule in self._rules)
 
 
 def common_prefix(a: Tokens, b: Tokens) -> int:

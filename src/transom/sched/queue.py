@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from heapq import heapify, heappop, heapreplace
 from itertools import islice
 
-from transom.sched.config import Limits
+from transom.sched.config import SchedulerConfig
 from transom.sched.order import Ranker
 from transom.sched.ranks import Ranks
 from transom.sched.request import Progress, Seniority, Waiting
@@ -36,7 +36,7 @@ def everybody(progress: Progress) -> bool:
 class Queue:
     """Owns the waiting requests and what each tenant was served. Mutable; iterated senior first."""
 
-    def __init__(self, limits: Limits, ranker: Ranker) -> None:
+    def __init__(self, limits: SchedulerConfig, ranker: Ranker) -> None:
         self._passed_over_max = limits.passed_over_max
         self._ranker = ranker
         self._states: Ranks[Waiting] = Ranks()

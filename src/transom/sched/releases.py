@@ -25,8 +25,8 @@ def held_alone(cache: HybridCache, columns: Columns) -> NDArray[np.int64]:
     least = max(0, int(allocated.min()) - cache.layout.page_size)
     return np.stack(
         [
-            pool.alone(rows.table[columns[ROW], grid.first_entry(least) : grid.entries(longest)])
-            for pool, rows, grid in zip(cache.pools, cache.rows, cache.grids, strict=True)
+            pool.alone(rows.table[columns[ROW], rule.first_entry(least) : rule.entries(longest)])
+            for pool, rows, rule in zip(cache.pools, cache.rows, cache.rules, strict=True)
         ]
     )
 

@@ -1,7 +1,7 @@
 """The requests there are, in which state each is, and how they end."""
 
 from transom.kv.cache import Holding, HybridCache
-from transom.sched.config import Limits
+from transom.sched.config import SchedulerConfig
 from transom.sched.deadlines import Deadlines
 from transom.sched.order import Ranker
 from transom.sched.output_lengths import Outputs
@@ -13,19 +13,19 @@ from transom.sched.stats import Counters
 from transom.values import Ended, FinishReason, RequestId
 
 
-class Roster:
+class Requests:
     """Owns every request that has not ended, and the step in flight. Mutable, the scheduler's.
 
     What ends while a step writes to its pages is told at once, and keeps them until the step has landed.
     """
 
-    def __init__(self, cache: HybridCache, counters: Counters, limits: Limits) -> None:
+    def __init__(self, cache: HybridCache, counters: Counters, limits: SchedulerConfig) -> None:
         self.outputs = Outputs(limits.first_outputs_expected)
         self.waiting = Queue(limits, Ranker(limits.policy, cache, self.outputs))
         self.running = RunningSet(cache.layout.rows)
         self.siblings = Siblings()
         self.deadlines = Deadlines()
-        self.turns = 0
+        self.iterations = 0
         self.now = 0.0
         self.in_flight: Step | None = None
         self._leaving: list[Holding] = []
@@ -62,7 +62,7 @@ class Roster:
             self.deadlines.add(progress.id, progress.request.deadline)
 
     def wait(self, progress: Progress) -> None:
-        self.waiting.add(Waiting(progress, self.turns, self.now))
+        self.waiting.add(Waiting(progress, self.iterations, self.now))
 
     def begin(self, waiting: Waiting, holding: Holding) -> Running:
         """An admission."""

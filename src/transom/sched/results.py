@@ -6,19 +6,19 @@ from typing import NamedTuple
 from transom.errors import NoSpace
 from transom.kv.cache import Holding, HybridCache
 from transom.sched.request import Progress, Running, Scheduled, Span
-from transom.sched.requests import Roster
+from transom.sched.requests import Requests
 from transom.sched.stats import Counters
 from transom.sched.tenants import OUTPUT_WEIGHT
 from transom.steps import SpanWork, StepResult
-from transom.values import Choice, Event, FinishReason, PromptScored, TokenChosen
+from transom.values import Event, FinishReason, PromptLogprobs, SampledToken, TokenSampled
 
 
 class OfSpan(NamedTuple):
     """The part of a step's result that is one span's."""
 
-    choice: Choice | None
-    siblings: tuple[Choice, ...]
-    scores: tuple[Choice, ...]
+    choice: SampledToken | None
+    siblings: tuple[SampledToken, ...]
+    scores: tuple[SampledToken, ...]
 
 
 def of_span(result: StepResult, number: int) -> OfSpan:
@@ -34,7 +34,7 @@ class Results:
     """Works results into cache, roster and counters."""
 
     cache: HybridCache
-    roster: Roster
+    roster: Requests
     counters: Counters
     max_running: int
 
@@ -45,7 +45,7 @@ class Results:
         self._advance(running, span)
         if work.scoring is not None:
             progress.scored = work.scoring.end + 1
-            events.append(PromptScored(progress.id, work.scoring.start + 1, found.scores))
+            events.append(PromptLogprobs(progress.id, work.scoring.start + 1, found.scores))
         if found.choice is None:
             if span.end == progress.limit:
                 events.append(self.roster.end(running, FinishReason.LENGTH))
@@ -69,16 +69,16 @@ class Results:
         progress = running.progress
         progress.computed_peak = max(progress.computed_peak, span.end)
 
-    def _chosen(self, progress: Progress, choice: Choice) -> TokenChosen:
+    def _chosen(self, progress: Progress, choice: SampledToken) -> TokenSampled:
         progress.append(choice.token)
         self.counters.generated_tokens += 1
         if self.roster.waiting.has_tenants:
             self.roster.waiting.charge(progress.request.tenant, OUTPUT_WEIGHT)
-        return TokenChosen(progress.id, choice.token, choice.logprob, choice.top)
+        return TokenSampled(progress.id, choice.token, choice.logprob, choice.top)
 
     # ------------------------------------------------------------ siblings
 
-    def _bear(self, first: Running, sibling: Progress, choice: Choice) -> tuple[Event, ...]:
+    def _bear(self, first: Running, sibling: Progress, choice: SampledToken) -> tuple[Event, ...]:
         """It has its first token, and goes on beside `first` if there is room, else from the queue."""
         self.roster.siblings.remove(sibling.id)
         sibling.admissions, sibling.cached_tokens = 1, first.progress.cached_tokens

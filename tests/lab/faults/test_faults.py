@@ -13,7 +13,7 @@ from transom_lab.faults.life import draw_life
 
 SHORT = 40
 EVERYTHING = {
-    "Turn", "Arrive", "Again", "Leave", "LeaveInFlight", "LeaveAll", "LeaveLate", "Flush", "Pause", "Resume",
+    "Iteration", "Arrive", "Again", "Leave", "LeaveInFlight", "LeaveAll", "LeaveLate", "Flush", "Pause", "Resume",
     "Update", "Close", "Pin", "Squeeze", "Trip", "Stall", "Jump",
 }  # fmt: skip
 

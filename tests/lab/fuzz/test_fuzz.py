@@ -168,8 +168,8 @@ def test_content_that_is_not_the_requests_own_is_found(monkeypatch: pytest.Monke
 def test_a_repair_that_files_what_is_not_exact_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     right = Hit.share
 
-    def wrong(hit: Hit, component: int, grid: PageRule) -> Share:
-        found = right(hit, component, grid)
+    def wrong(hit: Hit, component: int, rule: PageRule) -> Share:
+        found = right(hit, component, rule)
         return found._replace(exact=found.kept) if hit.begin.is_repair else found
 
     monkeypatch.setattr(Hit, "share", wrong)
@@ -181,7 +181,7 @@ def test_a_repair_that_begins_too_late_is_found(monkeypatch: pytest.MonkeyPatch)
     start = repair_start
     monkeypatch.setattr(
         "transom.kv.match.repair_start",
-        lambda grids, layers, until: min(until - 1, start(grids, layers, until) + 1),
+        lambda rules, layers, until: min(until - 1, start(rules, layers, until) + 1),
     )
     assert "computed from what is not exact" in first_error(mix="FW")
 
@@ -190,7 +190,7 @@ def test_a_repair_offered_beside_a_state_is_found(monkeypatch: pytest.MonkeyPatc
     """No window of tokens gives a state back, so where there is one none is to be offered."""
     monkeypatch.setattr(
         "transom.kv.begin.repaired",
-        lambda hit, grids, layers: repaired(hit, grids[:2], tuple([layer for layer in layers if layer < 2])),
+        lambda hit, rules, layers: repaired(hit, rules[:2], tuple([layer for layer in layers if layer < 2])),
     )
     assert re.search("possible|another state", first_error(mix="FWS"))
 

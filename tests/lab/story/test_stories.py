@@ -49,7 +49,7 @@ def played() -> Iterator[Stage]:
     ):
         stage.ask(letter, prompt, outputs)
         for _ in range(4):
-            stage.turn()
+            stage.iterate()
             yield stage
     for letter in OWNERS:
         stage.finish(letter)
@@ -106,13 +106,13 @@ def test_a_row_is_what_the_request_reads() -> None:
 
 def test_our_deferred_chunk_leaves_the_request_as_it_was_until_there_is_room() -> None:
     ours = deferred_chunk.Ours()
-    spans = [ours.turn(), ours.turn()]
+    spans = [ours.iterate(), ours.iterate()]
     holding = ours.stage.holding("B")
     assert holding is not None
     prompt = text("B", 0, deferred_chunk.PROMPT_B)
     tables = [rows.table[holding.row].tolist() for rows in ours.stage.cache.rows]
     waited = 0
-    while (span := ours.turn()) is None:
+    while (span := ours.iterate()) is None:
         waited += 1
         assert [rows.table[holding.row].tolist() for rows in ours.stage.cache.rows] == tables
         assert holding.computed == found(ours.stage.cache, prompt) == 16
@@ -177,7 +177,7 @@ def test_in_our_locked_full_the_reader_keeps_its_pages_and_their_contents() -> N
     assert found(ours.stage.cache, ours.prefix) == 16, "and so the holes are filled"
     ours.stage.finish("C")
     ours.ask("E", text("E", 0, 8), 3)
-    ours.stage.turn()
+    ours.stage.iterate()
     assert (ours.locked(), ours.contents()) == (pages, contents)
     assert [token for page in contents for token in page] == ours.prefix
     stats = ours.stage.cache.stats().components
