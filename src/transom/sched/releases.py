@@ -6,8 +6,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from transom.kv.cache import Holding, HybridCache
+from transom.kv.room import Pages
 from transom.sched.running import ALLOCATED, FULL_UNTIL, ROW, Columns
-from transom.sched.spans import Pages
 
 
 def releases(cache: HybridCache, holdings: Sequence[Holding]) -> Pages:
