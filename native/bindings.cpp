@@ -114,8 +114,8 @@ void gated_prepare(handle gate_up, int gate, int limit, handle records) {
     const RecordsArgument to(records, "records", limit, true);
     to.expect(rows.dim(0), hidden_of(rows));
     Free free;
-    over_rows(kernels().gated, Gated{rows.at(), rows.dim(1) / 2, applied, nullptr, to.quantize()}, rows.dim(0),
-              2 * rows.dim(1));
+    over_rows(kernels().gated, Gated{rows.at(), rows.dim(1) / 2, applied, nullptr, to.quantize()},
+              rows.dim(0), 2 * rows.dim(1));
 }
 
 void matmul_packed(handle records, int limit, handle codes, handle scales, handle minima, int group,
@@ -180,8 +180,8 @@ void rope_store(handle qkv, int64_t heads, int64_t kv_heads, int64_t head_dim, h
     for (int64_t t = 0; t < tokens; ++t) {
         if (!mask || mask[t]) kv.check(rows.at()[t], at.at()[t], at.at()[t] + int64_t{1});
     }
-    const RopeStore args{x.at(),      heads,    q_weight.at(), k_weight.at(), eps, angles.at(),
-                         kv.get(),    at.at(),  rows.at(),     mask,          to.at()};
+    const RopeStore args{x.at(),   heads,   q_weight.at(), k_weight.at(), eps,    angles.at(),
+                         kv.get(), at.at(), rows.at(),     mask,          to.at()};
     Free free;
     over_rows(kernels().rope_store, args, tokens, 4 * x.dim(1));
 }

@@ -1,7 +1,8 @@
 #pragma once
 // What kernels are written over: 16 lanes, whatever registers the CPU has. Every file of kernels/ is compiled
 // once for each instruction set, in a namespace of that name (TRANSOM_ISA), with the lanes that fit.
-// Lane j of a result is lane j of the arguments under one operation, so all instruction sets have the same bits.
+// Lane j of a result is lane j of the arguments under one operation, so all instruction sets have the same
+// bits.
 //
 //   Lanes    16 float32: + - * / round to nearest even
 //   Ints     16 int32, exact

@@ -177,8 +177,8 @@ template <int Rows>
 TRANSOM_INLINE void fold(const Lanes (&v)[Rows][2], float (&sums)[Rows][2]) {
     const __m256d x = _mm256_castps_pd(fold_to_4(v[0][0], v[0][1]));
     const __m256d y = Rows > 1 ? _mm256_castps_pd(fold_to_4(v[Rows - 1][0], v[Rows - 1][1])) : x;
-    const __m256 two = _mm256_add_ps(_mm256_castpd_ps(_mm256_unpacklo_pd(x, y)),
-                                     _mm256_castpd_ps(_mm256_unpackhi_pd(x, y)));
+    const __m256 two =
+        _mm256_add_ps(_mm256_castpd_ps(_mm256_unpacklo_pd(x, y)), _mm256_castpd_ps(_mm256_unpackhi_pd(x, y)));
     const __m256 one = _mm256_add_ps(two, _mm256_movehdup_ps(two));
     alignas(32) float folded[8];
     _mm256_store_ps(folded, one);
@@ -295,7 +295,8 @@ TRANSOM_INLINE Ints load_small_weights(const uint8_t* from) {
     const Ints weights = load_weights(from);
     return {_mm256_sub_epi8(weights.low, shift), _mm256_sub_epi8(weights.high, shift)};
 }
-TRANSOM_INLINE __m256i dot_small(__m256i sum, __m256i weights_0, __m256i x_0, __m256i weights_1, __m256i x_1) {
+TRANSOM_INLINE __m256i dot_small(__m256i sum, __m256i weights_0, __m256i x_0, __m256i weights_1,
+                                 __m256i x_1) {
     const __m256i pairs =
         _mm256_add_epi16(_mm256_maddubs_epi16(weights_0, x_0), _mm256_maddubs_epi16(weights_1, x_1));
     sum = _mm256_add_epi32(sum, _mm256_madd_epi16(pairs, _mm256_set1_epi16(1)));

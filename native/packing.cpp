@@ -22,9 +22,9 @@ namespace nb = nanobind;
 
 namespace {
 
-constexpr int64_t kLanes = 16;      // outputs of a tile
-constexpr int kBlockMost = 256;     // elements of the longest block
-constexpr int kGroupsMost = 16;     // groups of the block with most
+constexpr int64_t kLanes = 16;        // outputs of a tile
+constexpr int kBlockMost = 256;       // elements of the longest block
+constexpr int kGroupsMost = 16;       // groups of the block with most
 constexpr int64_t kTilesApiece = 32;  // taken at a time; fewer are not worth a thread
 
 using Bytes = nb::ndarray<const uint8_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
@@ -172,14 +172,10 @@ struct Format {
 };
 
 constexpr Format kFormats[] = {
-    {2, 32, 18, 32, false, decode_q4_0},
-    {3, 32, 20, 32, true, decode_q4_1},
-    {6, 32, 22, 32, false, decode_q5_0},
-    {7, 32, 24, 32, true, decode_q5_1},
-    {8, 32, 34, 32, false, decode_q8_0},
-    {12, 256, 144, 32, true, decode_q4_k},
-    {13, 256, 176, 32, true, decode_q5_k},
-    {14, 256, 210, 16, false, decode_q6_k},
+    {2, 32, 18, 32, false, decode_q4_0},   {3, 32, 20, 32, true, decode_q4_1},
+    {6, 32, 22, 32, false, decode_q5_0},   {7, 32, 24, 32, true, decode_q5_1},
+    {8, 32, 34, 32, false, decode_q8_0},   {12, 256, 144, 32, true, decode_q4_k},
+    {13, 256, 176, 32, true, decode_q5_k}, {14, 256, 210, 16, false, decode_q6_k},
 };
 
 const Format& format_of(int type) {
@@ -236,7 +232,8 @@ void write_groups(const Format& format, const Block& block, const Target& to, in
     }
 }
 
-void write_codes(const Format& format, const Block* blocks, int64_t lane_start, int64_t lane_end, uint8_t* to) {
+void write_codes(const Format& format, const Block* blocks, int64_t lane_start, int64_t lane_end,
+                 uint8_t* to) {
     for (int quad = 0; quad < format.elements / 4; ++quad) {
         for (int64_t lane = lane_start; lane < lane_end; ++lane) {
             uint32_t four;
@@ -247,7 +244,8 @@ void write_codes(const Format& format, const Block* blocks, int64_t lane_start, 
     }
 }
 
-void pack_tile(const Format& format, const uint8_t* data, const Placement& place, const Target& to, int64_t tile) {
+void pack_tile(const Format& format, const uint8_t* data, const Placement& place, const Target& to,
+               int64_t tile) {
     const int64_t blocks_per_row = place.width / format.elements;
     const int64_t lane_start = place.lane_start(tile), lane_end = place.lane_end(tile);
     Block blocks[kLanes];
@@ -257,7 +255,8 @@ void pack_tile(const Format& format, const uint8_t* data, const Placement& place
             format.decode(data + (place.row(tile, lane) * blocks_per_row + b) * format.bytes, blocks[lane]);
             write_groups(format, blocks[lane], to, groups_before * kLanes + lane);
         }
-        write_codes(format, blocks, lane_start, lane_end, to.codes + (tile * place.width + b * format.elements) * kLanes);
+        write_codes(format, blocks, lane_start, lane_end,
+                    to.codes + (tile * place.width + b * format.elements) * kLanes);
     }
 }
 
@@ -268,7 +267,8 @@ void require(bool holds, const char* what) {
 // Tiles, of [tiles, n, 16] or [tiles, n, 16, 4], that `place` needs.
 void check_tiles(const Placement& place, int64_t tiles, int64_t have_width, int64_t width, int64_t lanes) {
     require(place.first >= 0 && place.rows >= 1 && place.width >= 1, "no rows");
-    require(tiles >= place.tile_end() && have_width == width && lanes == kLanes, "the target has another shape");
+    require(tiles >= place.tile_end() && have_width == width && lanes == kLanes,
+            "the target has another shape");
 }
 
 void pack_blocks(int type, Bytes data, int64_t rows, int64_t width, int64_t first, int group, Codes codes,
@@ -280,7 +280,8 @@ void pack_blocks(int type, Bytes data, int64_t rows, int64_t width, int64_t firs
     check_tiles(place, codes.shape(0), codes.shape(1), width / 4, codes.shape(2));
     check_tiles(place, scales.shape(0), scales.shape(1), width / group, scales.shape(2));
     require(codes.shape(3) == 4, "codes come in fours");
-    require(data.shape(0) == static_cast<size_t>(rows * (width / format.elements) * format.bytes), "data size");
+    require(data.shape(0) == static_cast<size_t>(rows * (width / format.elements) * format.bytes),
+            "data size");
     require(minima || !format.has_minima, "the format has minima");
     if (minima) check_tiles(place, minima->shape(0), minima->shape(1), width / group, minima->shape(2));
     const Target target{codes.data(), scales.data(), minima ? minima->data() : nullptr, group};
@@ -293,7 +294,9 @@ void pack_blocks(int type, Bytes data, int64_t rows, int64_t width, int64_t firs
 
 float float_of_f32(const uint8_t* from) { return float_of_bits(read_u32(from)); }
 float float_of_f16(const uint8_t* from) { return float_of_half(read_u16(from)); }
-float float_of_bf16(const uint8_t* from) { return float_of_bits(static_cast<uint32_t>(read_u16(from)) << 16); }
+float float_of_bf16(const uint8_t* from) {
+    return float_of_bits(static_cast<uint32_t>(read_u16(from)) << 16);
+}
 
 template <int64_t bytes, float (*read)(const uint8_t*)>
 void pack_float_tiles(const uint8_t* data, const Placement& place, float* to, int threads) {
@@ -306,7 +309,8 @@ void pack_float_tiles(const uint8_t* data, const Placement& place, float* to, in
     });
 }
 
-void pack_floats(int type, Bytes data, int64_t rows, int64_t width, int64_t first, Floats values, int threads) {
+void pack_floats(int type, Bytes data, int64_t rows, int64_t width, int64_t first, Floats values,
+                 int threads) {
     const Placement place{first, rows, width};
     check_tiles(place, values.shape(0), values.shape(1), width, values.shape(2));
     require(type == 0 || type == 1 || type == 30, "not a float type");

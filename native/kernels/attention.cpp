@@ -1,8 +1,8 @@
 // Attention of some queries over the keys of one row, a tile of 64 keys at a time.
 //
 // A "line" here is one query head's work: (query, head) pairs that share a KV head. Blocks of lines x keys
-// (scores) and lines x dimensions (values) keep all sums in registers; each line still gets exactly the text's
-// operations. Many lines: a tile's float16 is converted once, into scratch. Few: on the fly.
+// (scores) and lines x dimensions (values) keep all sums in registers; each line still gets exactly the
+// text's operations. Many lines: a tile's float16 is converted once, into scratch. Few: on the fly.
 #include <algorithm>
 #include <limits>
 #include <type_traits>
@@ -133,9 +133,8 @@ template <typename E>
 void score(Line* lines, int64_t count, const Slots<E>& keys, int64_t dim) {
     for (int64_t k = 0; k < key_tile; k += keys_at_once) {
         for (int64_t i = 0; i < count; i += attention_lines) {
-            with_lines(std::min<int64_t>(count - i, attention_lines), [&](auto n) {
-                dots_between<n>(lines + i, keys, dim, k, k + keys_at_once);
-            });
+            with_lines(std::min<int64_t>(count - i, attention_lines),
+                       [&](auto n) { dots_between<n>(lines + i, keys, dim, k, k + keys_at_once); });
         }
     }
 }
@@ -310,8 +309,7 @@ void run_tile(const Attention& a, const AttentionPiece& p, const Lines& lines, i
 
 // The tile after this one, as far as all its keys are needed.
 template <typename E>
-TRANSOM_INLINE void fetch_next(const Attention& a, const AttentionPiece& p,
-                                                      int64_t tile) {
+TRANSOM_INLINE void fetch_next(const Attention& a, const AttentionPiece& p, int64_t tile) {
     const int64_t last = p.position + p.count;  // keys end here
     const int64_t end = std::min(key_tile, last - (tile + 1) * key_tile);
     if (end <= 0 || tile + 1 >= p.tile_end) return;

@@ -1,9 +1,9 @@
 #pragma once
 // Dots of rows with weights where four bytes and four bytes make one sum in one instruction.
 //
-// It wants unsigned weights: they are stored as code + 128, and every accumulator starts from the record's bias,
-// -128 * sum of codes. Nothing can saturate. With two planes, 254 * high + low, the accumulator of the high
-// plane is multiplied and goes on to the low one.
+// It wants unsigned weights: they are stored as code + 128, and every accumulator starts from the record's
+// bias, -128 * sum of codes. Nothing can saturate. With two planes, 254 * high + low, the accumulator of the
+// high plane is multiplied and goes on to the low one.
 
 namespace transom::TRANSOM_ISA {
 namespace {

@@ -1,9 +1,9 @@
 #pragma once
 // Dots of rows with weights where two int16 and two int16 make one sum, exact in int32.
 //
-// Multiplying bytes instead, two products to a sum of 16 bits, would saturate. Codes of 16 bits need no planes
-// here: 32 products of 255 and 32258 are within int32. Weights are stored as code + 128; sums start from what
-// takes that back.
+// Multiplying bytes instead, two products to a sum of 16 bits, would saturate. Codes of 16 bits need no
+// planes here: 32 products of 255 and 32258 are within int32. Weights are stored as code + 128; sums start
+// from what takes that back.
 
 namespace transom::TRANSOM_ISA {
 namespace {
@@ -73,8 +73,8 @@ TRANSOM_INLINE void dots(Ints (&acc)[Rows][Tiles], const uint8_t* const* w, cons
 }
 
 #if defined(TRANSOM_SMALL_DOTS)
-// Of weights of 6 bits products of bytes do fit: with 8-bit codes that is faster. The record's bias is for weights
-// stored as code + 128; here they are code + 32.
+// Of weights of 6 bits products of bytes do fit: with 8-bit codes that is faster. The record's bias is for
+// weights stored as code + 128; here they are code + 32.
 template <int Group, int Rows, int Tiles>
 TRANSOM_INLINE void dots(Ints (&acc)[Rows][Tiles], const uint8_t* const* w, const Record8& x, int part,
                          int64_t stride) {

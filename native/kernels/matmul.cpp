@@ -1,7 +1,7 @@
 // Quantized matmul: blocks of a few rows x 1 or 2 tiles of 16 outputs, all sums in registers.
 //
-// Many rows: as many x tiles as registers hold, bound by arithmetic. Few rows: 1 tile, so that memory sees one
-// straight stream; two at once are a third slower.
+// Many rows: as many x tiles as registers hold, bound by arithmetic. Few rows: 1 tile, so that memory sees
+// one straight stream; two at once are a third slower.
 #include <algorithm>
 #include <array>
 #include <utility>

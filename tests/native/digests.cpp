@@ -1,6 +1,6 @@
-// Runs every kernel of one instruction set (TRANSOM_ISA) on inputs drawn from seeds and prints a digest of what
-// each computed, a line for each. All sets, on all CPUs and any number of threads, must print the same text:
-// tests/native/test_digests.py compares them, which is how a CPU without Python for it is tested.
+// Runs every kernel of one instruction set (TRANSOM_ISA) on inputs drawn from seeds and prints a digest of
+// what each computed, a line for each. All sets, on all CPUs and any number of threads, must print the same
+// text: tests/native/test_digests.py compares them, which is how a CPU without Python for it is tested.
 #include <bit>
 #include <cmath>
 #include <cstdio>
@@ -174,7 +174,8 @@ void float_rows() {
     for (float most : {1.0f, 9.0f, 95.0f, 1e20f}) {
         for (Gate gate : {Gate::gelu_tanh, Gate::silu}) {
             Floats gate_up = draw.floats(2 * 1003, -most, most), out(1003);
-            const float edges[] = {0.0f, -0.0f, 1e-42f, 88.0f, -87.0f, -88.0f, infinity, -infinity, not_a_number};
+            const float edges[] = {0.0f,   -0.0f,    1e-42f,    88.0f,       -87.0f,
+                                   -88.0f, infinity, -infinity, not_a_number};
             std::copy(std::begin(edges), std::end(edges), gate_up.begin());
             kernels().gated({gate_up.data(), 1003, gate, out.data(), {}}, 0, 1);
             gates.add(out);
@@ -243,8 +244,7 @@ struct Store {
         for (int32_t i = 1; i < count; ++i) table.push_back(i);
         for (size_t i = table.size() - 1; i > 0; --i)
             std::swap(table[i], table[static_cast<size_t>(draw.below(static_cast<int32_t>(i)))]);
-        pages = {data.data(), page_bytes,   size,    0,     kv_heads, head_dim,
-                 half,        table.data(), per_row, count, 1};
+        pages = {data.data(), page_bytes, size, 0, kv_heads, head_dim, half, table.data(), per_row, count, 1};
     }
 };
 
@@ -266,8 +266,9 @@ void attention_of(const Heads& h, bool half, Digest& rotated, Digest& stored, Di
         token_rows.push_back(i / static_cast<int32_t>(most));
     }
     for (const float* weight : {static_cast<const float*>(nullptr), norm.data()}) {
-        const RopeStore rope{qkv.data(),  h.heads,          weight,            weight,  1e-6f,   angles.data(),
-                             store.pages, positions.data(), token_rows.data(), nullptr, q.data()};
+        const RopeStore rope{
+            qkv.data(),       h.heads,           weight,  weight,  1e-6f, angles.data(), store.pages,
+            positions.data(), token_rows.data(), nullptr, q.data()};
         kernels().rope_store(rope, 0, n);
         rotated.add(q);
         half ? stored.add_halves(store.data) : stored.add(store.data);
