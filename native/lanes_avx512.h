@@ -22,7 +22,7 @@ struct Doubles {
 };
 
 // Sums that stay in registers: lines x keys of attention, rows x tiles of the products.
-constexpr int attention_lines = 4, attention_keys = 4, attention_width = 4;
+constexpr int attention_heads = 4, attention_keys = 4, attention_width = 4;
 constexpr int float_rows = 5, float_tiles = 4;
 constexpr int packed_rows = 6, packed_tiles = 2, packed_few_rows = 8;
 
@@ -48,7 +48,7 @@ TRANSOM_INLINE Mask not_a_number(Lanes a) { return _mm512_cmp_ps_mask(a, a, _CMP
 
 // ---------------------------------------------------------------- floats
 
-TRANSOM_INLINE Lanes all(float x) { return _mm512_set1_ps(x); }
+TRANSOM_INLINE Lanes broadcast(float x) { return _mm512_set1_ps(x); }
 TRANSOM_INLINE Lanes load(const float* from) { return _mm512_loadu_ps(from); }
 TRANSOM_INLINE Lanes load(const float* from, int64_t n) { return _mm512_maskz_loadu_ps(first(n), from); }
 TRANSOM_INLINE Lanes load(const uint16_t* halves) {
@@ -104,7 +104,7 @@ TRANSOM_INLINE Lanes fold_to_1(Lanes a, Lanes b) {
 // through memory.
 template <int Rows>
 TRANSOM_INLINE void fold(const Lanes (&v)[Rows][4], float (&sums)[Rows][4]) {
-    const Lanes none = all(0.0f);
+    const Lanes none = broadcast(0.0f);
     Lanes quad[4];
 #pragma GCC unroll 4
     for (int k = 0; k < 4; ++k) {
@@ -132,7 +132,7 @@ TRANSOM_INLINE void store(double* to, Doubles v) {
 
 // ---------------------------------------------------------------- integers
 
-TRANSOM_INLINE Ints all(int32_t x) { return _mm512_set1_epi32(x); }
+TRANSOM_INLINE Ints broadcast(int32_t x) { return _mm512_set1_epi32(x); }
 TRANSOM_INLINE Ints count_from(int32_t x) {
     return _mm512_add_epi32(_mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15),
                             _mm512_set1_epi32(x));

@@ -41,7 +41,7 @@ struct Doubles {
 };
 
 // Sums that stay in registers: lines x keys of attention, rows x tiles of the products.
-constexpr int attention_lines = 2, attention_keys = 2, attention_width = 2;
+constexpr int attention_heads = 2, attention_keys = 2, attention_width = 2;
 constexpr int float_rows = 4, float_tiles = 1;
 #if defined(__aarch64__)
 constexpr int packed_rows = 4, packed_tiles = 1, packed_few_rows = 4;
@@ -59,7 +59,7 @@ TRANSOM_INLINE Lanes held(Lanes v) { return v; }
 
 // ---------------------------------------------------------------- masks
 
-TRANSOM_INLINE Ints all(int32_t x) {
+TRANSOM_INLINE Ints broadcast(int32_t x) {
     return quarters<Ints>([&](int) { return Ints4{x, x, x, x}; });
 }
 TRANSOM_INLINE Ints count_from(int32_t x) {
@@ -115,7 +115,7 @@ TRANSOM_INLINE Lanes operator/(Lanes a, Lanes b) {
     return quarters<Lanes>([&](int i) { return a.at[i] / b.at[i]; });
 }
 
-TRANSOM_INLINE Lanes all(float x) {
+TRANSOM_INLINE Lanes broadcast(float x) {
     return quarters<Lanes>([&](int) { return Floats4{x, x, x, x}; });
 }
 TRANSOM_INLINE Lanes load(const float* from) {
@@ -126,7 +126,7 @@ TRANSOM_INLINE Lanes load(const float* from) {
 // The first n, at most 16; the others are 0, and not read.
 TRANSOM_INLINE Lanes load(const float* from, int64_t n) {
     if (n >= 16) return load(from);
-    Lanes v = all(0.0f);
+    Lanes v = broadcast(0.0f);
     if (n > 0) std::memcpy(&v, from, sizeof(float) * static_cast<size_t>(n));
     return v;
 }
@@ -213,12 +213,12 @@ TRANSOM_INLINE Lanes absolute(Lanes v) {
 }
 // To the nearest integer, ties to even, of less than 2^22 in magnitude; anything beyond. NaN stays NaN.
 TRANSOM_INLINE Lanes rounded(Lanes v) {
-    const Lanes shift = all(0x1.8p23f);
+    const Lanes shift = broadcast(0x1.8p23f);
     return (v + shift) - shift;
 }
 // Of a `rounded` value in [-126, 127]; anything of others.
 TRANSOM_INLINE Lanes power_of_two(Lanes n) {
-    const Lanes shift = all(0x1.8p23f);
+    const Lanes shift = broadcast(0x1.8p23f);
     const Lanes shifted = n + shift;  // whose low bits are n
     return quarters<Lanes>([&](int i) { return Floats4((Bits4(shifted.at[i]) + 127u) << 23); });
 }

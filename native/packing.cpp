@@ -63,11 +63,12 @@ float float_of_half(uint16_t half) {
 
 // ---------------------------------------------------------------- quantized blocks
 
-// value[k] = scales[k / group] * codes[k] + minima[k / group]; minima only where the format has them.
+// value[k] = scales[k / group] * codes[k] + zero_offsets[k / group]; zero_offsets only where the format has
+// them.
 struct Block {
     int8_t codes[kBlockMost];
     float scales[kGroupsMost];
-    float minima[kGroupsMost];
+    float zero_offsets[kGroupsMost];
 };
 
 void decode_q8_0(const uint8_t* from, Block& block) {
@@ -90,7 +91,7 @@ void decode_q4_0(const uint8_t* from, Block& block) {
 
 void decode_q4_1(const uint8_t* from, Block& block) {
     block.scales[0] = float_of_half(read_u16(from));
-    block.minima[0] = float_of_half(read_u16(from + 2));
+    block.zero_offsets[0] = float_of_half(read_u16(from + 2));
     read_codes(from + 4, 0, 0, block.codes);
 }
 
@@ -101,14 +102,14 @@ void decode_q5_0(const uint8_t* from, Block& block) {
 
 void decode_q5_1(const uint8_t* from, Block& block) {
     block.scales[0] = float_of_half(read_u16(from));
-    block.minima[0] = float_of_half(read_u16(from + 2));
+    block.zero_offsets[0] = float_of_half(read_u16(from + 2));
     read_codes(from + 8, read_u32(from + 4), 0, block.codes);
 }
 
 // The beginning of a block of Q4_K or Q5_K, 16 bytes.
 void read_eight_groups(const uint8_t* from, Block& block) {
     const float scale = float_of_half(read_u16(from));
-    const float minimum = float_of_half(read_u16(from + 2));
+    const float zero_offset = float_of_half(read_u16(from + 2));
     const uint8_t* packed = from + 4;  // eight pairs of 6 bits in 12 bytes
     for (int g = 0; g < 8; ++g) {
         int s = packed[g] & 63;
@@ -118,7 +119,7 @@ void read_eight_groups(const uint8_t* from, Block& block) {
             m = (packed[g + 4] >> 4) | ((packed[g] >> 6) << 4);
         }
         block.scales[g] = scale * static_cast<float>(s);
-        block.minima[g] = -(minimum * static_cast<float>(m));
+        block.zero_offsets[g] = -(zero_offset * static_cast<float>(m));
     }
 }
 
@@ -167,7 +168,7 @@ void decode_q6_k(const uint8_t* from, Block& block) {
 struct Format {
     int type;  // its number in the file
     int elements, bytes, group;
-    bool has_minima;
+    bool has_zero_offsets;
     void (*decode)(const uint8_t*, Block&);
 };
 
@@ -220,7 +221,7 @@ void for_each_tile(const Placement& place, int threads, PackTile pack_tile) {
 struct Target {
     uint8_t* codes;
     float* scales;
-    float* minima;  // or null
+    float* zero_offsets;  // or null
     int group;
 };
 
@@ -228,7 +229,9 @@ void write_groups(const Format& format, const Block& block, const Target& to, in
     const int repeats = format.group / to.group;
     for (int g = 0; g < format.elements / to.group; ++g) {
         to.scales[at + g * kLanes] = block.scales[g / repeats];
-        if (to.minima) to.minima[at + g * kLanes] = format.has_minima ? block.minima[g / repeats] : 0.0f;
+        if (to.zero_offsets)
+            to.zero_offsets[at + g * kLanes] =
+                format.has_zero_offsets ? block.zero_offsets[g / repeats] : 0.0f;
     }
 }
 
@@ -272,7 +275,7 @@ void check_tiles(const Placement& place, int64_t tiles, int64_t have_width, int6
 }
 
 void pack_blocks(int type, Bytes data, int64_t rows, int64_t width, int64_t first, int group, Codes codes,
-                 Floats scales, std::optional<Floats> minima, int threads) {
+                 Floats scales, std::optional<Floats> zero_offsets, int threads) {
     const Format& format = format_of(type);
     const Placement place{first, rows, width};
     require(group >= 1 && group % 16 == 0 && format.group % group == 0, "group does not divide the format's");
@@ -282,9 +285,11 @@ void pack_blocks(int type, Bytes data, int64_t rows, int64_t width, int64_t firs
     require(codes.shape(3) == 4, "codes come in fours");
     require(data.shape(0) == static_cast<size_t>(rows * (width / format.elements) * format.bytes),
             "data size");
-    require(minima || !format.has_minima, "the format has minima");
-    if (minima) check_tiles(place, minima->shape(0), minima->shape(1), width / group, minima->shape(2));
-    const Target target{codes.data(), scales.data(), minima ? minima->data() : nullptr, group};
+    require(zero_offsets || !format.has_zero_offsets, "the format has zero_offsets");
+    if (zero_offsets)
+        check_tiles(place, zero_offsets->shape(0), zero_offsets->shape(1), width / group,
+                    zero_offsets->shape(2));
+    const Target target{codes.data(), scales.data(), zero_offsets ? zero_offsets->data() : nullptr, group};
     const uint8_t* from = data.data();
     nb::gil_scoped_release release;
     for_each_tile(place, threads, [&](int64_t tile) { pack_tile(format, from, place, target, tile); });
@@ -332,8 +337,8 @@ void register_merges(nb::module_& m);  // merges.cpp
 void transom::register_packing(nb::module_& m) {
     register_merges(m);
     m.def("pack_blocks", &pack_blocks, nb::arg("type"), nb::arg("data"), nb::arg("rows"), nb::arg("width"),
-          nb::arg("first"), nb::arg("group"), nb::arg("codes"), nb::arg("scales"), nb::arg("minima").none(),
-          nb::arg("threads"));
+          nb::arg("first"), nb::arg("group"), nb::arg("codes"), nb::arg("scales"),
+          nb::arg("zero_offsets").none(), nb::arg("threads"));
     m.def("pack_floats", &pack_floats, nb::arg("type"), nb::arg("data"), nb::arg("rows"), nb::arg("width"),
           nb::arg("first"), nb::arg("values"), nb::arg("threads"));
 }

@@ -172,7 +172,7 @@ def assert_scores_equal_cold(
     prompt = request.prompt[max(1, first) :]
     prompt = prompt[: len(scores)] if cut else prompt
     rows = cold_logits(ops, model, request.prompt.tolist(), max(1, first))[: len(prompt)]
-    logprobs, best, best_logprobs = ReferenceOps().score(rows, prompt, top)
+    logprobs, best, best_logprobs = ReferenceOps().logprobs(rows, prompt, top)
     assert [score.token for score in scores] == prompt.tolist()
     assert [score.logprob for score in scores] == logprobs.tolist()
     assert [[a.token for a in score.top] for score in scores] == best.tolist()

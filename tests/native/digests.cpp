@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "../../native/launch.h"
-#include "../../native/selection.h"
+#include "../../native/sampling.h"
 
 namespace transom {
 
@@ -89,10 +89,10 @@ void print(const char* name, const Digest& digest) {
 
 struct Weights {
     std::vector<uint8_t> codes;
-    Floats scales, minima;
+    Floats scales, zero_offsets;
     Packed packed;
 
-    Weights(Draw& draw, int64_t out, int64_t in, int group, bool has_minima) {
+    Weights(Draw& draw, int64_t out, int64_t in, int group, bool has_zero_offsets) {
         const int64_t tiles = (out + tile_out - 1) / tile_out;
         codes.resize(static_cast<size_t>(tiles * in * tile_out));
         // Extremes are as likely as all else together.
@@ -101,8 +101,9 @@ struct Weights {
             code = kind == 0 ? 0 : kind == 1 ? 255 : static_cast<uint8_t>(draw.below(256));
         }
         scales = draw.floats(tiles * (in / group) * tile_out, 0.0f, 0.1f);
-        if (has_minima) minima = draw.floats(tiles * (in / group) * tile_out, -1.0f, 0.0f);
-        packed = {codes.data(), scales.data(), has_minima ? minima.data() : nullptr, out, in, group};
+        if (has_zero_offsets) zero_offsets = draw.floats(tiles * (in / group) * tile_out, -1.0f, 0.0f);
+        packed = {codes.data(), scales.data(), has_zero_offsets ? zero_offsets.data() : nullptr, out,
+                  in,           group};
     }
 };
 
@@ -116,8 +117,8 @@ struct Matrix {
     }
 };
 
-std::vector<char> records(int limit, int64_t rows, int64_t dim) {
-    return std::vector<char>(static_cast<size_t>(rows * (dim / 32) * record_bytes(limit)));
+std::vector<char> activation_blocks(Precision precision, int64_t rows, int64_t dim) {
+    return std::vector<char>(static_cast<size_t>(rows * (dim / 32) * activation_block_bytes(precision)));
 }
 
 // ---------------------------------------------------------------- kernels
@@ -141,21 +142,22 @@ Floats odd_rows(Draw& draw, int64_t dim) {
 }
 
 void quantized_rows() {
-    for (int limit : {127, 32258}) {
+    for (Precision precision : {Precision::int8, Precision::int16}) {
         Draw draw{1};
         Digest digest;
         const int64_t dim = 96, rows = 9;
         const Floats x = odd_rows(draw, dim), weight = draw.floats(dim);
-        auto out = records(limit, rows, dim);
-        kernels().prepare({x.data(), dim, {limit, out.data()}}, 0, rows);
+        auto out = activation_blocks(precision, rows, dim);
+        kernels().prepare({x.data(), dim, {precision, out.data()}}, 0, rows);
         digest.add(out);
-        kernels().norm_prepare({x.data(), weight.data(), 1e-6f, dim, nullptr, {limit, out.data()}}, 0, rows);
+        kernels().norm_prepare({x.data(), weight.data(), 1e-6f, dim, nullptr, {precision, out.data()}}, 0,
+                               rows);
         digest.add(out);
-        auto half = records(limit, rows, 32);
+        auto half = activation_blocks(precision, rows, 32);
         const Floats gate_up = draw.floats(rows * 64, -9.0f, 9.0f);
-        kernels().gated({gate_up.data(), 32, Gate::gelu_tanh, nullptr, {limit, half.data()}}, 0, rows);
+        kernels().gated({gate_up.data(), 32, Gate::gelu_tanh, nullptr, {precision, half.data()}}, 0, rows);
         digest.add(half);
-        print(limit == 127 ? "prepare-8" : "prepare-16", digest);
+        print(precision == Precision::int8 ? "prepare-8" : "prepare-16", digest);
     }
 }
 
@@ -184,8 +186,8 @@ void float_rows() {
     print("gated", gates);
     const std::vector<int32_t> tokens = {0, 5, 76, 31, 16};
     for (int group : {16, 32}) {
-        for (bool minima : {false, true}) {
-            const Weights table(draw, 77, 96, group, minima);
+        for (bool zero_offsets : {false, true}) {
+            const Weights table(draw, 77, 96, group, zero_offsets);
             Floats out(5 * 96);
             kernels().embed_packed({table.packed, tokens.data(), 25.3f, out.data()}, 0, 5);
             embeddings.add(out);
@@ -200,23 +202,23 @@ void float_rows() {
 
 void products() {
     Draw draw{3};
-    for (int limit : {127, 32258}) {
+    for (Precision precision : {Precision::int8, Precision::int16}) {
         Digest digest;
         for (int group : {16, 32}) {
-            for (bool minima : {false, true}) {
+            for (bool zero_offsets : {false, true}) {
                 const int64_t in = 96, out = 77;
-                const Weights weights(draw, out, in, group, minima);
+                const Weights weights(draw, out, in, group, zero_offsets);
                 for (int64_t rows : {1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 13, 17, 31, 70}) {
                     const Floats x = draw.floats(rows * in);
-                    auto prepared = records(limit, rows, in);
-                    kernels().prepare({x.data(), in, {limit, prepared.data()}}, 0, rows);
+                    auto prepared = activation_blocks(precision, rows, in);
+                    kernels().prepare({x.data(), in, {precision, prepared.data()}}, 0, rows);
                     Floats y(static_cast<size_t>(rows * out));
-                    launch(MatmulPacked{prepared.data(), limit, weights.packed, y.data(), rows});
+                    launch(MatmulPacked{prepared.data(), precision, weights.packed, y.data(), rows});
                     digest.add(y);
                 }
             }
         }
-        print(limit == 127 ? "matmul-8" : "matmul-16", digest);
+        print(precision == Precision::int8 ? "matmul-8" : "matmul-16", digest);
     }
     Digest digest;
     for (int64_t out : {1, 77, 130}) {
@@ -298,26 +300,26 @@ void attentions() {
     }
 }
 
-void choices() {
+void samples() {
     Draw draw{5};
     Digest digest;
     for (int64_t n : {1, 15, 1000, 4099, 70001}) {
         for (float most : {0.1f, 4.0f, 30.0f}) {
             Floats logits = draw.floats(n, -most, most);
             for (size_t i = 0; i < logits.size(); i += 7) logits[i] = std::nearbyint(logits[i]);  // ties
-            for (const Choice& how :
-                 {Choice{0.0f, 0, 1.0f, 0.0f, 7, 3}, Choice{1.0f, 0, 1.0f, 0.0f, 8, 4},
-                  Choice{0.7f, 40, 0.9f, 0.01f, 9, 5}, Choice{3.0f, 0, 0.95f, 0.0f, ~uint64_t{0}, 6}}) {
-                const Chosen chosen = choose_row(logits.data(), n, how);
-                digest.add(static_cast<uint32_t>(chosen.token));
-                digest.add(chosen.logprob);
+            for (const Sampling& sampling :
+                 {Sampling{0.0f, 0, 1.0f, 0.0f, 7, 3}, Sampling{1.0f, 0, 1.0f, 0.0f, 8, 4},
+                  Sampling{0.7f, 40, 0.9f, 0.01f, 9, 5}, Sampling{3.0f, 0, 0.95f, 0.0f, ~uint64_t{0}, 6}}) {
+                const SampledToken sampled = sample_row(logits.data(), n, sampling);
+                digest.add(static_cast<uint32_t>(sampled.token));
+                digest.add(sampled.logprob);
             }
             digest.add(kernels().sum_exp(logits.data(), n, most, 0.6f));
             logits[static_cast<size_t>(n / 2)] = not_a_number;
-            digest.add(choose_row(logits.data(), n, {1.0f, 0, 1.0f, 0.0f, 1, 1}).logprob);
+            digest.add(sample_row(logits.data(), n, {1.0f, 0, 1.0f, 0.0f, 1, 1}).logprob);
         }
     }
-    print("choose", digest);
+    print("sample", digest);
 }
 
 }  // namespace
@@ -328,5 +330,5 @@ int main(int count, char** arguments) {
     float_rows();
     products();
     attentions();
-    choices();
+    samples();
 }

@@ -22,7 +22,7 @@ from transom.config import EngineConfig
 from transom.engine.engine import Engine
 from transom.models.load import load_model
 from transom.models.spec import Model
-from transom.ops.choose import choose_ops
+from transom.ops.backend import choose_ops
 from transom.ops.protocol import Ops
 from transom.sched.loop import Command, Submit, iterate
 from transom.values import Request, RequestId, Tokens
