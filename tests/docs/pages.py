@@ -6,7 +6,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
-PAGES = (*sorted(ROOT.glob("*.md")), *sorted(DOCS.glob("*.md")), *sorted((ROOT / "examples").glob("*.md")))
+PAGES = (*sorted(ROOT.glob("*.md")), *sorted(DOCS.glob("*.md")), *sorted((ROOT / "examples").glob("*.md")), *sorted((ROOT / "lab").glob("*.md")))
 """Everything that people read as Markdown."""
 
 CODE = re.compile(r"`([^`]+)`")
