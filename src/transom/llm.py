@@ -25,7 +25,6 @@ from transom.config import EngineConfig
 from transom.engine.engine import Engine, load_engine
 from transom.errors import BadRequest, TransomError
 from transom.kv.explain import Explanation
-from transom.sched.loop import Abort, Command, Submit
 from transom.text.detokenize import Detokenizer
 from transom.text.stops import StopMatcher
 from transom.text.tokenizer import Tokenizer
@@ -43,6 +42,7 @@ from transom.values import (
     Usage,
 )
 from transom.weights.tokenizer import load_tokenizer
+from transom.wire import Abort, Command, Submit
 
 Prompt = str | Sequence[int] | NDArray[np.integer]
 """Text, or token ids as they are."""
