@@ -1,7 +1,8 @@
 """Messages between the server process and the engine process: msgspec structs, encoded as msgpack.
 
 The server sends one `Launch`, then commands. The engine sends `Ready` or `Failed`, then a `StepOut` per step
-and a `Done` per answered command. `engine/channel.py` carries the messages; either side closes it to say stop.
+and a `Done` per answered command. `engine/channel.py` carries the messages; closing it, from either side,
+means stop.
 
 The scheduler takes these commands and counts in these counters itself: a request, a command and a counter are
 defined here (or in `values`) once, and nothing translates between the processes and the scheduler.
