@@ -1,8 +1,9 @@
 """A scheduler under events, judged after every turn."""
 
 from collections.abc import Callable
-from dataclasses import astuple, dataclass, replace
+from dataclasses import dataclass, replace
 
+import msgspec
 import numpy as np
 
 from transom.errors import BadRequest, NoSpace
@@ -331,7 +332,8 @@ class World:
         assert (stats.requests_finished, stats.running, stats.waiting) == (len(asked), 0, 0), stats
         assert stats.generated_tokens == sum(each.heard for each in asked), stats
         assert stats.steps == self.runner.steps, (stats, self.runner.steps)
-        assert all(type(value) in (int, float, dict) for value in astuple(stats)), ("cannot be sent", stats)
+        sendable = (int, float, dict, tuple)
+        assert all(type(value) in sendable for value in msgspec.structs.astuple(stats)), stats
         assert stats.idle[IdleReason.NO_ROOM] == 0, stats
 
 
