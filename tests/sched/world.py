@@ -17,9 +17,9 @@ from transom.kv.check import check
 from transom.kv.component_specs import ComponentSpec, From, Full, State, Window
 from transom.kv.layout import CacheLayout, PrefixCaching, address_space, pages_alone
 from transom.sched.config import SchedulerConfig
-from transom.sched.loop import Abort, Command, Flush, Iteration, Submit, iterate
+from transom.sched.loop import Iteration, iterate
 from transom.sched.policy import SchedulePolicy
-from transom.sched.request import Idle, IdleReason
+from transom.sched.request import Idle
 from transom.sched.running import ALLOCATED, FULL_UNTIL, ROW
 from transom.sched.step_cost import StepCost
 from transom.steps import SpanWork, StepResult, StepWork
@@ -27,6 +27,7 @@ from transom.values import (
     Ended,
     Event,
     FinishReason,
+    IdleReason,
     PromptLogprobs,
     Request,
     RequestId,
@@ -35,6 +36,7 @@ from transom.values import (
     Sibling,
     TokenSampled,
 )
+from transom.wire import Abort, Command, Flush, Submit
 from transom_lab.faults.plans import CheckedScheduler
 
 MODULUS = 2**31 - 1
