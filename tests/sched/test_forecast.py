@@ -6,9 +6,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.sched.world import World
 
+from transom.kv.budget import Capacity
 from transom.kv.component_specs import Full, State, Window
 from transom.kv.page_rules import RangePages, page_rule
-from transom.kv.room import Capacity
 from transom.sched.forecast import (
     Counts,
     Lifetime,
@@ -21,7 +21,6 @@ from transom.sched.forecast import (
     with_lifetime,
 )
 from transom.sched.output_lengths import OutputLengths
-from transom.sched.releases import held_alone, releases
 from transom.sched.running import LIMIT
 from transom.values import RequestId
 
@@ -154,9 +153,9 @@ def test_pages_that_other_requests_read_are_not_freed() -> None:
         world.submit([*distinct(16, 1), *distinct(5, seed)], 3)
     world.step()
     running = world.scheduler._requests.running
-    alone = held_alone(world.cache, running.columns())
+    alone = world.held_alone()
     assert alone.tolist() == [[7 - 4, 6 - 4, 6 - 4], [2, 2, 2]]
-    assert [list(releases(world.cache, [state.holding])) for state in running.states()] == alone.T.tolist()
+    assert [list(world.cache.freed_by([state.holding])) for state in running.states()] == alone.T.tolist()
     world.finish()
 
 

@@ -1,17 +1,17 @@
 from collections.abc import Callable, Mapping, Sequence
 
-from transom.kv.room import Pages
+from transom.kv.budget import PageCounts
 from transom.sched.retraction import COMPARED, Price, choose_victims, price_per_byte
 
 
-def together(gains: Mapping[str, Pages]) -> Callable[[Sequence[str]], Pages]:
-    def freed_by(victims: Sequence[str]) -> Pages:
+def together(gains: Mapping[str, PageCounts]) -> Callable[[Sequence[str]], PageCounts]:
+    def freed_by(victims: Sequence[str]) -> PageCounts:
         return tuple(sum(gains[v][c] for v in victims) for c in range(2))
 
     return freed_by
 
 
-def lacking(*pages: int) -> Callable[[Pages], bool]:
+def lacking(*pages: int) -> Callable[[PageCounts], bool]:
     return lambda gain: all(g >= lack for g, lack in zip(gain, pages, strict=True))
 
 

@@ -135,7 +135,7 @@ class Bench:
             ids = [self.submit(np.concatenate([self.stem, self.draw(fresh)]), 64) for _ in range(waiting)]
             beside, plan = timed_plan(self.scheduler)
             took.append((beside - alone) / 1000)
-            admitted += len(plan.entries) - len(before.spans)
+            admitted += len(plan.entries) - len(before.entries)
             for request in ids:
                 self.scheduler.abort(request)
         return statistics.median(took), admitted / self.crowd.attempts

@@ -3,6 +3,7 @@
 import numpy as np
 
 from transom.kv.cache import HybridCache, Namespace
+from transom.kv.check import inside
 from transom.kv.eviction import Freed
 from transom.kv.node import Node, as_key
 from transom.kv.pool import without_holes
@@ -40,7 +41,7 @@ class Clairvoyant:
     def computed(self, cache: HybridCache, namespace: Namespace, tokens: Tokens) -> None:
         if self._plenty:
             return
-        path = cache.tree.walk(namespace, as_key(tokens, len(tokens)))
+        path = inside(cache).tree.walk(namespace, as_key(tokens, len(tokens)))
         above = -1
         with cache.transaction():
             for node in path.nodes:
@@ -52,7 +53,7 @@ class Clairvoyant:
         self._plenty = self._has_plenty(cache)
         if self._plenty:
             return
-        freed = Freed(cache.tree)
+        freed = Freed(inside(cache).tree)
         with cache.transaction():
             for node, pages in reversed(self._nodes(cache)):
                 self._prune_windows(cache, node, pages)
@@ -65,13 +66,14 @@ class Clairvoyant:
         layout = cache.layout
         pages = sum(-(-path.length // layout.page_size) + 1 for path in after)
         return (
-            layout.budget is None or cache.budget.in_use() + pages * sum(layout.page_bytes) <= layout.budget
+            layout.budget is None
+            or inside(cache).budget.in_use() + pages * sum(layout.page_bytes) <= layout.budget
         )
 
     def _nodes(self, cache: HybridCache) -> list[tuple[Node, Ints]]:
         """All nodes with the ids of their pages, parents first."""
         found: list[tuple[Node, Ints]] = []
-        ahead = [(node, -1) for root in cache.tree.roots.values() for node in root.children.values()]
+        ahead = [(node, -1) for root in inside(cache).tree.roots.values() for node in root.children.values()]
         while ahead:
             node, above = ahead.pop()
             found.append((node, self._pages(above, node.key)))
@@ -87,19 +89,21 @@ class Clairvoyant:
 
     def _prune_windows(self, cache: HybridCache, node: Node, pages: Ints) -> None:
         for component, wanted in zip(self._windows, self._wanted[1:], strict=True):
-            idle = np.frombuffer(cache.pools[component].idle_among(node.runs[component]), dtype=np.bool_)
+            idle = np.frombuffer(
+                inside(cache).pools[component].idle_among(node.runs[component]), dtype=np.bool_
+            )
             unwanted = np.flatnonzero(idle & ~wanted[pages])
             if len(unwanted):
-                cache.tree.evict_pages(node, component, unwanted)
+                inside(cache).tree.evict_pages(node, component, unwanted)
 
     def _prune_tail(self, cache: HybridCache, node: Node, pages: Ints, freed: Freed) -> None:
         keep = 1 + max(np.flatnonzero(self._wanted[0][pages]).tolist(), default=-1)
         if not node.children and keep < node.size:
-            for component, run in enumerate(cache.tree.cut(node, node.size - keep)):
+            for component, run in enumerate(inside(cache).tree.cut(node, node.size - keep)):
                 if there := without_holes(run):
                     freed.add(component, there)
         else:
-            cache.tree.trim(node)
+            inside(cache).tree.trim(node)
 
 
 def _next_passing(problem: Problem) -> list[Ints]:

@@ -8,6 +8,7 @@ from rich.table import Table
 
 from transom.errors import ConfigError, NoSpace
 from transom.kv.cache import HybridCache
+from transom.kv.check import inside
 from transom.kv.eviction_policy import CachePolicy
 from transom.kv.layout import CacheLayout
 from transom_lab.regret.bound import Problem, bound, problem_of
@@ -79,7 +80,7 @@ def regret_table(trace: Trace, layout: CacheLayout, sizes: Sequence[int] = ()) -
     problem = problem_of(layout, requests)
     unlimited = HybridCache(with_memory(layout, _plenty(layout, requests)))
     found = sum(replay(unlimited, requests))
-    everything = unlimited.budget.in_use()
+    everything = inside(unlimited).budget.in_use()
     least = int(used_by_slot(problem, most(problem)).max())
     wanted = sizes or [int(part * whole) for whole in (everything, least) for part in PARTS]
     rows = tuple(_regret(problem, layout, requests, size) for size in sorted(set(wanted), reverse=True))

@@ -5,7 +5,7 @@ from dataclasses import dataclass, fields
 
 import numpy as np
 
-from transom.kv.repair import repair_start
+from transom.kv.match import repair_start
 from transom_lab.regret.pages import Bools, Floats, Ints, Kind, Pages, Path
 from transom_lab.regret.replay import next_stop
 

@@ -7,13 +7,22 @@ from transom.config import EngineConfig
 from transom.engine.engine import limits_of
 from transom.engine.sizing import Sizing, size_pools
 from transom.kv.cache import HybridCache
+from transom.kv.check import check
 from transom.models.spec import ModelSpec
-from transom.sched.loop import Iteration, Submit, iterate
-from transom.sched.request import IdleReason
+from transom.sched.loop import Iteration, iterate
 from transom.sched.scheduler import Scheduler
-from transom.sched.stats import SchedulerStats
 from transom.steps import SpanWork, StepResult, StepWork
-from transom.values import Ended, Request, RequestId, SampledToken, Sampling, Sibling, TokenSampled
+from transom.values import (
+    Ended,
+    IdleReason,
+    Request,
+    RequestId,
+    SampledToken,
+    Sampling,
+    Sibling,
+    TokenSampled,
+)
+from transom.wire import Stats, Submit
 from transom_lab.sim.clients import Clients
 from transom_lab.sim.costs import MachineCost
 from transom_lab.sim.records import Cause, Life, Sample, Timeline, memory_of
@@ -44,7 +53,7 @@ class Played:
     sizing: Sizing
     lives: tuple[Life, ...]
     samples: tuple[Sample, ...]
-    stats: SchedulerStats
+    stats: Stats
     ended_at: float
     busy_s: float
 
@@ -136,7 +145,7 @@ class Player:
         commands = [Submit(self._ask(index)) for index in arriving]
         self._record(iterate(self.scheduler, commands, self._runner, self.now))
         if self._paranoid:
-            self.cache.check()
+            check(self.cache)
         return True
 
     def played(self) -> Played:

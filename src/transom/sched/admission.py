@@ -10,9 +10,9 @@ from typing import NamedTuple
 
 import numpy as np
 
+from transom.kv.budget import Capacity
 from transom.kv.cache import Namespace, Offer
 from transom.kv.page_rules import PageRule
-from transom.kv.room import Capacity
 from transom.sched.draft import PlanBuilder, chunk_end, fit_end, is_cut, is_decode
 from transom.sched.forecast import MemoryForecast, need
 from transom.sched.plan import Admit
@@ -34,7 +34,7 @@ def plan_admissions(draft: PlanBuilder) -> None:
     view = draft.view
     if not view.waiting or view.rows_free <= 0 or draft.budget == 0:
         return
-    builder = AdmissionBuilder(draft, view.rows_free, view.cache.space(), view.cache.rules)
+    builder = AdmissionBuilder(draft, view.rows_free, view.cache.available, view.cache.rules)
     starved = view.starved
     if starved is not None and (not builder.consider(starved, is_starved=True) or builder.is_done):
         return

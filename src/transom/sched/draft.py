@@ -3,9 +3,8 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from transom.kv.room import Capacity, Pages
+from transom.kv.budget import Capacity, PageCounts
 from transom.sched.plan import Admit, Continue, Plan, SchedulerView
-from transom.sched.releases import releases
 from transom.sched.request import Running, token_span
 from transom.sched.retraction import choose_victims, price_per_byte
 from transom.sched.step_cost import TimeBudget
@@ -39,7 +38,7 @@ class PlanBuilder:
 
     def __post_init__(self) -> None:
         self.budget = self.view.config.chunk_tokens
-        self.available = self.view.cache.space()
+        self.available = self.view.cache.available
 
     def plan(self) -> Plan:
         return Plan(tuple(self.retracted), tuple(self.entries))
@@ -66,23 +65,23 @@ class PlanBuilder:
 
     # ------------------------------------------------------------ pages
 
-    def allocate(self, need: Pages) -> None:
+    def allocate(self, need: PageCounts) -> None:
         self.available = self.available.less(need)
 
-    def free(self, gain: Pages) -> None:
+    def free(self, gain: PageCounts) -> None:
         self.available = self.available.more(gain)
 
-    def pages_short(self, need: Pages) -> int:
+    def pages_short(self, need: PageCounts) -> int:
         """Pages by which a span must be shorter; 0 or less if `need` is available."""
         return self.available.lacks(need)
 
-    def growth(self, running: Running, end: int) -> Pages:
+    def growth(self, running: Running, end: int) -> PageCounts:
         """Pages that a running request allocates to grow to `end` tokens."""
         return self.view.cache.growth(running.holding, end)
 
     # ------------------------------------------------------------ retraction
 
-    def retract_for(self, need: Pages, position: int) -> bool:
+    def retract_for(self, need: PageCounts, position: int) -> bool:
         """Whether `need` is available, if necessary after retracting requests.
 
         Only juniors of the running request at `position` are retracted, so that the oldest running request
@@ -104,18 +103,18 @@ class PlanBuilder:
         self.retracted_ids.update(victim.progress.id for victim in victims)
         return True
 
-    def _freed_by(self, victims: Sequence[Running]) -> Pages:
+    def _freed_by(self, victims: Sequence[Running]) -> PageCounts:
         """Pages that retracting `victims` frees, in addition to the pages of the earlier victims.
 
         A page shared by an earlier victim and one of these is freed only once both are retracted, so the two
         sets are counted together.
         """
         cache = self.view.cache
-        before = releases(cache, [r.holding for r in self.retracted])
-        after = releases(cache, [r.holding for r in (*self.retracted, *victims)])
+        before = cache.freed_by([r.holding for r in self.retracted])
+        after = cache.freed_by([r.holding for r in (*self.retracted, *victims)])
         return tuple(a - b for a, b in zip(after, before, strict=True))
 
-    def _price(self, running: Running, gain: Pages) -> float:
+    def _price(self, running: Running, gain: PageCounts) -> float:
         """Tokens to recompute per byte freed. Pages that other requests read stay, and cost nothing."""
         layout = self.view.cache.layout
         recompute = min(max(gain) * layout.page_size, running.holding.computed)

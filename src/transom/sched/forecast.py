@@ -20,14 +20,13 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from transom.kv.budget import Capacity, PageCounts
 from transom.kv.cache import HybridCache, Offer
 from transom.kv.page_rules import PageRule
-from transom.kv.room import Capacity, Pages
 from transom.sched.output_lengths import OutputLengths
 from transom.sched.plan import SchedulerView
-from transom.sched.releases import held_alone
 from transom.sched.request import Progress
-from transom.sched.running import ALLOCATED, FULL_UNTIL, LIMIT, PROMPT, Columns
+from transom.sched.running import ALLOCATED, FULL_UNTIL, LIMIT, PROMPT, ROW, Columns
 
 PESSIMISM = 4
 """Factor on expected outputs for each retraction that a request has been through."""
@@ -49,7 +48,7 @@ def pages_at(rule: PageRule, end: int) -> int:
     return rule.held(rule.ceil(end))
 
 
-def need(cache: HybridCache, offer: Offer, end: int) -> Pages:
+def need(cache: HybridCache, offer: Offer, end: int) -> PageCounts:
     """Pages that a request takes out of the available ones if it starts with `offer` and grows to `end`."""
     growth = cache.growth(offer.begin, end)
     return tuple(map(sum, zip(growth, offer.takes, offer.pins, strict=True)))
@@ -65,7 +64,7 @@ class Lifetime(NamedTuple):
 
     known: int
     steps: int
-    extra: Pages
+    extra: PageCounts
 
 
 class MemoryForecast:
@@ -167,7 +166,8 @@ class MemoryForecast:
 
     @cached_property
     def _held_alone(self) -> Counts:
-        return held_alone(self._view.cache, self._view.columns)
+        columns = self._view.columns
+        return self._view.cache.held_alone(columns[ROW], columns[ALLOCATED], columns[FULL_UNTIL])
 
     def _lifetime(self, progress: Progress, offer: Offer, scenario: int) -> Lifetime:
         end = progress.kv_limit
@@ -207,7 +207,7 @@ def with_lifetime(slots: Sequence[int], lifetime: Lifetime, rules: Sequence[Page
     ]
 
 
-def pages_of_slots(slots: Sequence[int], rules: Sequence[PageRule]) -> Pages:
+def pages_of_slots(slots: Sequence[int], rules: Sequence[PageRule]) -> PageCounts:
     return tuple([taken // rules[0].page_size for taken in slots])
 
 

@@ -15,7 +15,7 @@ tokens only to compute others sooner.
 
 from collections.abc import Sequence
 
-from transom.kv.room import Pages
+from transom.kv.budget import PageCounts
 from transom.sched.admission import plan_admissions
 from transom.sched.draft import PlanBuilder, chunk_end, fit_end, is_cut, is_decode
 from transom.sched.plan import Continue, Plan, SchedulerView
@@ -88,7 +88,7 @@ def _plan_decodes(draft: PlanBuilder, running: Sequence[Running]) -> None:
     draft.prefills = [state for state in prefills if state.progress.id not in draft.retracted_ids]
 
 
-def _hold_back_for_oldest(draft: PlanBuilder, oldest: Running) -> Pages | None:
+def _hold_back_for_oldest(draft: PlanBuilder, oldest: Running) -> PageCounts | None:
     """Holds back one token of budget, and its page, for the chunk of an oldest request in its prefill.
 
     This is the liveness rule: the oldest running request is part of every step, so it ends. Its chunk is

@@ -174,7 +174,7 @@ class Queue:
 
     def _cache_version(self) -> int:
         """While it is unchanged, so is `_cached` of every request."""
-        return self._cache.log.next if self._policy in CACHE_AWARE else 0
+        return self._cache.version if self._policy in CACHE_AWARE else 0
 
     # ------------------------------------------------------------ tenants
 

@@ -9,7 +9,6 @@ Siblings, the further outputs of a prompt, enter these states when the prompt is
 """
 
 from dataclasses import dataclass, field
-from enum import StrEnum
 from functools import lru_cache
 from typing import NamedTuple
 
@@ -17,7 +16,7 @@ import numpy as np
 
 from transom.kv.cache import Holding
 from transom.steps import Scoring, StepWork
-from transom.values import Ended, FinishReason, Request, RequestId, Tokens, Usage
+from transom.values import Ended, FinishReason, IdleReason, Request, RequestId, Tokens, Usage
 
 OUTPUT_RESERVE = 256
 """Output tokens that a buffer has space for at first; it doubles when they are used up."""
@@ -184,15 +183,6 @@ class Step:
         for running, span, _ in self.scheduled:
             holding = running.holding
             assert span.start == holding.computed and span.end <= holding.allocated, (span, holding)
-
-
-class IdleReason(StrEnum):
-    NO_WORK = "no_work"
-    """No request waits or runs."""
-    PAUSED = "paused"
-    """There is work, and a `Pause` that has not been ended."""
-    NO_ROOM = "no_room"
-    """There is work and no page for it. The liveness rules exclude this; it is counted to show a bug."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,8 +9,8 @@ from transom.sched.output_lengths import OutputHistory
 from transom.sched.queue import Queue
 from transom.sched.request import Progress, Running, Step, Waiting
 from transom.sched.running import RunningSet
-from transom.sched.stats import Counters
 from transom.values import Ended, FinishReason, RequestId
+from transom.wire import Counters
 
 HEAP_SLACK = 64
 """Heap entries of ended requests that are kept before the heap is rebuilt."""
@@ -71,10 +71,13 @@ class Requests:
     def admit(self, waiting: Waiting, holding: Holding) -> Running:
         self.waiting.admit(waiting)
         progress = waiting.progress
-        self._counters.admit(progress, holding.start, self.now - waiting.clock)
+        self._counters.admissions += 1
+        self._counters.queue_seconds += self.now - waiting.clock
         if not progress.admissions:
             # Usage and the tenant's charge are those of the first admission: a retraction is not the
             # client's.
+            self._counters.prompt_tokens += len(progress.request.prompt)
+            self._counters.cached_tokens += holding.start
             progress.cached_tokens = holding.start
             progress.queue_seconds = self.now - progress.arrived
             self.waiting.charge(progress.request.tenant, len(progress.request.prompt) - holding.start)
@@ -135,7 +138,9 @@ class Requests:
         """Accounts for a request that has left all states. Its next sibling takes its place in the queue."""
         if not progress.has_begun:
             progress.queue_seconds = self.now - progress.arrived
-        self._counters.end(reason)
+        self._counters.requests_finished += 1
+        self._counters.aborted += reason is FinishReason.ABORT
+        self._counters.expired += reason is FinishReason.DEADLINE
         self.deadlines.forget(progress.id)
         if progress.outputs:
             self.outputs.add(progress.outputs)

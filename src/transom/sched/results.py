@@ -8,9 +8,9 @@ from transom.kv.cache import Holding, HybridCache
 from transom.sched.queue import OUTPUT_WEIGHT
 from transom.sched.request import Progress, Running, Scheduled, Span
 from transom.sched.requests import Requests
-from transom.sched.stats import Counters
 from transom.steps import SpanWork, StepResult
 from transom.values import Event, FinishReason, PromptLogprobs, SampledToken, TokenSampled
+from transom.wire import Counters
 
 
 class SpanResult(NamedTuple):
@@ -66,9 +66,15 @@ class Results:
         if span.end // page > span.start // page:
             self.cache.publish(running.holding, running.progress.tokens(span.end))
             self.cache.slide(running.holding)
-        self.counters.compute(running, span)
         progress = running.progress
+        self._count(span, running.holding, progress.computed_peak)
         progress.computed_peak = max(progress.computed_peak, span.end)
+
+    def _count(self, span: Span, holding: Holding, computed_peak: int) -> None:
+        self.counters.computed_tokens += len(span)
+        if holding.clip:
+            self.counters.repaired_tokens += max(0, min(span.end, holding.full_until) - span.start)
+        self.counters.recomputed_tokens += max(0, min(span.end, computed_peak) - span.start)
 
     def _append(self, progress: Progress, sampled: SampledToken) -> TokenSampled:
         progress.append(sampled.token)

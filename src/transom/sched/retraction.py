@@ -3,22 +3,22 @@
 from collections.abc import Callable, Sequence
 from typing import TypeVar
 
-from transom.kv.room import Pages
+from transom.kv.budget import PageCounts
 
 COMPARED = 16
 """Victims compared by price, from the junior end. More would cost time in the steps that have the least."""
 
 V = TypeVar("V")
 
-Enough = Callable[[Pages], bool]
+Enough = Callable[[PageCounts], bool]
 """Whether the need is met after this many more pages are freed."""
 
-Price = Callable[[V, Pages], float]
+Price = Callable[[V, PageCounts], float]
 """Cost of retracting a victim, per byte of the pages that this frees."""
 
 
 def choose_victims(
-    enough: Enough, juniors: Sequence[V], *, freed_by: Callable[[Sequence[V]], Pages], price: Price[V]
+    enough: Enough, juniors: Sequence[V], *, freed_by: Callable[[Sequence[V]], PageCounts], price: Price[V]
 ) -> tuple[V, ...]:
     """The fewest of `juniors` (most junior first) whose retraction frees enough; () if all together do not.
 
@@ -33,13 +33,13 @@ def choose_victims(
     )
 
 
-def price_per_byte(gain: Pages, page_bytes: Sequence[int], recompute: int) -> float:
+def price_per_byte(gain: PageCounts, page_bytes: Sequence[int], recompute: int) -> float:
     """Tokens to recompute for each byte of `gain`."""
     return recompute / max(1, sum([pages * size for pages, size in zip(gain, page_bytes, strict=True)]))
 
 
 def _cheapest_one(
-    enough: Enough, juniors: Sequence[V], freed_by: Callable[[Sequence[V]], Pages], price: Price[V]
+    enough: Enough, juniors: Sequence[V], freed_by: Callable[[Sequence[V]], PageCounts], price: Price[V]
 ) -> tuple[V, ...]:
     gains = [freed_by((victim,)) for victim in juniors]
     suited = [i for i, gain in enumerate(gains) if enough(gain)]
@@ -49,12 +49,14 @@ def _cheapest_one(
 
 
 def _first_one(
-    enough: Enough, juniors: Sequence[V], freed_by: Callable[[Sequence[V]], Pages]
+    enough: Enough, juniors: Sequence[V], freed_by: Callable[[Sequence[V]], PageCounts]
 ) -> tuple[V, ...]:
     return next(((victim,) for victim in juniors if enough(freed_by((victim,)))), ())
 
 
-def _several(enough: Enough, juniors: Sequence[V], freed_by: Callable[[Sequence[V]], Pages]) -> tuple[V, ...]:
+def _several(
+    enough: Enough, juniors: Sequence[V], freed_by: Callable[[Sequence[V]], PageCounts]
+) -> tuple[V, ...]:
     for count in range(2, len(juniors) + 1):
         if enough(freed_by(juniors[:count])):
             return tuple(juniors[:count])

@@ -8,6 +8,7 @@ import pytest
 
 from transom.errors import ConfigError
 from transom.kv.cache import HybridCache
+from transom.kv.check import inside
 from transom.kv.component_specs import ComponentSpec, Full, State, Window
 from transom.kv.eviction_policy import CachePolicy
 from transom.kv.layout import CacheLayout
@@ -203,7 +204,7 @@ def test_with_half_of_what_it_leaves_value_finds_what_the_clairvoyant_does(
 def left_by(trace: Trace) -> int:
     cache = HybridCache(with_memory(GEMMA, 1 << 40))
     replay(cache, accesses(trace))
-    return cache.budget.in_use()
+    return inside(cache).budget.in_use()
 
 
 def test_what_does_not_fit_is_said() -> None:
