@@ -1,15 +1,13 @@
 """Who asks, from the body or from the key that came with it, on its way to the scheduler."""
 
 import httpx
+import numpy as np
 import pytest
 from starlette.requests import Request
 
-from transom import wire
-from transom.engine.process import command
-from transom.sched.loop import Submit
+from transom import values, wire
 from transom.server.app import _named
 from transom.server.protocol import CompletionRequest
-from transom.values import Sampling
 
 
 def named(user: str | None, key: str | None) -> str | None:
@@ -34,8 +32,9 @@ def test_nobody_is_nobody() -> None:
 
 
 def test_the_scheduler_is_told() -> None:
-    asked = command(wire.Submit(1, b"\0\0\0\0", 1, (), Sampling(), tenant="ann"))
-    assert isinstance(asked, Submit) and asked.request.tenant == "ann"
+    submitted = values.Request(values.RequestId(1), np.zeros(1, np.int32), max_tokens=1, tenant="ann")
+    received = wire.decode_to_engine(wire.encode(wire.Submit(submitted)))
+    assert isinstance(received, wire.Submit) and received.request.tenant == "ann"
 
 
 @pytest.mark.parametrize("endpoint", ["completions", "chat/completions"])

@@ -143,10 +143,10 @@ def rich_table(regret: RegretTable) -> Table:
 
 def heading(regret: RegretTable) -> str:
     return (
-        f"regret of {regret.name}, one request at a time: {regret.most:,} of {regret.prompt:,} prompt tokens are "
-        "found if nothing is evicted\n"
-        f"all: {regret.all / 2**20:,.0f} MiB are cached then; least: a policy that knows the trace finds as many "
-        f"with {regret.least / 2**20:,.0f} MiB\n"
+        f"regret of {regret.name}, one request at a time: {regret.most:,} of {regret.prompt:,} prompt tokens "
+        "are found if nothing is evicted\n"
+        f"all: {regret.all / 2**20:,.0f} MiB are cached then; least: a policy that knows the trace finds as "
+        f"many with {regret.least / 2**20:,.0f} MiB\n"
         "policies are in % of the clairvoyant's tokens, the clairvoyant is in % of the bound (at most)"
     )
 

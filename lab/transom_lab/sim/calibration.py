@@ -27,9 +27,10 @@ from transom.config import EngineConfig
 from transom.engine.engine import Engine, load_engine
 from transom.errors import ConfigError
 from transom.kv.component_specs import Window
-from transom.sched.loop import Submit, iterate
+from transom.sched.loop import iterate
 from transom.steps import StepResult, StepWork
 from transom.values import Request, RequestId
+from transom.wire import Submit
 from transom_lab.sim.command import fitted_path
 from transom_lab.sim.costs import RATES, MachineCost, StepLoad, counts_of, load_of, write_cost
 from transom_lab.sim.model_shapes import DEFAULT_MODEL_SHAPE
@@ -156,7 +157,7 @@ def _requests(engine: Engine, batch: Batch, generator: np.random.Generator) -> l
     vocabulary = engine.model.spec.vocabulary
     prompts = generator.integers(0, vocabulary, (batch.requests, batch.prompt_tokens), dtype=np.int32)
     prompts[:, : batch.shared] = prompts[0, : batch.shared]
-    first = engine.scheduler.stats().finished  # ids of earlier batches must not be used again
+    first = engine.scheduler.stats().requests_finished  # ids of earlier batches must not be used again
     return [Request(RequestId(first + number), prompt, DECODES) for number, prompt in enumerate(prompts)]
 
 

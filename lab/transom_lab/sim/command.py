@@ -45,7 +45,7 @@ TWO_XEON_CORES = MachineCost(
     window=512,
 )
 """The default model on two cores of a virtual Intel Xeon at 2.6 GHz, fitted by `transom bench cost`. It is
-good for a first look: other machines may be twice as fast. docs/proof.md compares it with a real server."""
+good for a first look: other machines may be twice as fast. lab/LOG.md compares it with a real server."""
 
 
 @dataclass(frozen=True, slots=True)

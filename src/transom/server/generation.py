@@ -10,13 +10,14 @@ from typing import Any, TypeVar
 from starlette.types import Receive, Scope, Send
 
 from transom import wire
-from transom.engine.client import Prompt, Replies
+from transom.engine.client import Replies
 from transom.engine.supervisor import Supervisor
 from transom.server.errors import Refused, problem_of
 from transom.server.output_processor import Answer
 from transom.server.request_log import REQUEST_ID, Account
 from transom.server.responses import DONE, Choice, PromptDetails, Shape, UsageBody, error_event
 from transom.server.sampling_params import Streaming
+from transom.values import Request, RequestId
 
 log = logging.getLogger("transom.server")
 
@@ -35,20 +36,20 @@ _STREAM_HEADERS = [
 class Job:
     """What is to be generated for one HTTP request: as many answers to each prompt, in the prompts' order."""
 
-    prompts: tuple[Prompt, ...]
+    prompts: tuple[Request, ...]
     answers: tuple[Answer, ...]
     shape: Shape
     streaming: Streaming | None
 
     @property
-    def families(self) -> Iterator[tuple[Prompt, tuple[Answer, ...]]]:
+    def families(self) -> Iterator[tuple[Request, tuple[Answer, ...]]]:
         each = len(self.answers) // len(self.prompts)
         for number, prompt in enumerate(self.prompts):
             yield prompt, self.answers[number * each : (number + 1) * each]
 
     @property
     def prompt_tokens(self) -> int:
-        return sum(len(prompt.tokens) for prompt in self.prompts)
+        return sum(len(prompt.prompt) for prompt in self.prompts)
 
 
 class Exchange:
@@ -59,12 +60,12 @@ class Exchange:
         self._prompt_tokens = job.prompt_tokens
         self._replies = replies
         self._account = account
-        self._by_number: dict[int, Answer] = {}
-        self._families: dict[int, tuple[Answer, ...]] = {}
+        self._by_number: dict[RequestId, Answer] = {}
+        self._families: dict[RequestId, tuple[Answer, ...]] = {}
         for prompt, family in job.families:
-            first = replies.submit(prompt)
-            self._families[first] = family
-            self._by_number.update(enumerate(family, first))
+            replies.submit(prompt)
+            self._families[prompt.id] = family
+            self._by_number.update(zip(prompt.ids, family, strict=True))
 
     @property
     def done(self) -> bool:
@@ -76,7 +77,7 @@ class Exchange:
             match reply:
                 case wire.TokenOut():
                     self._token(self._by_number[reply.id], reply)
-                case wire.ScoreOut():
+                case wire.PromptLogprobOut():
                     for answer in self._families[reply.id]:
                         answer.score(reply)
                 case wire.EndOut():

@@ -1,14 +1,14 @@
 """From a decoded request to a job for the engine: tokens, and the checks that need the model."""
 
 import asyncio
+import itertools
 import time
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
 
 import msgspec
 import numpy as np
 
-from transom.engine.client import Prompt
 from transom.errors import RequestTooLarge
 from transom.server import protocol
 from transom.server.errors import bad_request, not_found
@@ -18,7 +18,7 @@ from transom.server.protocol import ChatRequest, CompletionRequest
 from transom.server.responses import ChatShape, CompletionShape
 from transom.server.sampling_params import Params, chat_params, completion_params
 from transom.text.model_text import Message, ModelText
-from transom.values import Logprobs, Tokens
+from transom.values import Logprobs, Request, RequestId, Sibling, Tokens
 
 PROMPTS_MAX = 256
 LONG_TEXT_CHARACTERS = 4096
@@ -32,6 +32,8 @@ class Intake:
     text: ModelText
     served_name: str
     context: int
+    ids: Iterator[int] = field(default_factory=lambda: itertools.count(1))
+    """Request ids, never used twice: an engine that replaces another goes on counting."""
 
     async def completion(self, request: CompletionRequest) -> Job:
         """Refused or BadRequest for what cannot be served."""
@@ -101,7 +103,7 @@ class Intake:
         ends = frozenset[int]() if params.ignore_eos else self.text.stop_ids
         return ends | frozenset(params.stop_ids)
 
-    def _limited(self, tokens: Tokens, params: Params, stop_ids: frozenset[int], param: str) -> Prompt:
+    def _limited(self, tokens: Tokens, params: Params, stop_ids: frozenset[int], param: str) -> Request:
         """A prompt is never cut. An answer may be, by the context, and then says `length`."""
         room = self.context - len(tokens)
         wanted = room if params.max_tokens is None else params.max_tokens
@@ -114,14 +116,15 @@ class Intake:
         first, *siblings = params.samplings
         scored = 0 if params.echo and params.logprobs else None
         timeout = params.timeout_seconds
-        return Prompt(
-            tokens=tokens,
+        return Request(
+            id=RequestId(next(self.ids)),
+            prompt=tokens,
             max_tokens=min(wanted, room),
-            stop_ids=tuple(sorted(stop_ids)),
+            stop_ids=stop_ids,
             sampling=first,
             priority=params.priority,
             salt=params.salt,
-            siblings=tuple(siblings),
+            siblings=tuple(Sibling(RequestId(next(self.ids)), sampling) for sampling in siblings),
             logprobs=Logprobs(params.top, scored),
             deadline=None if timeout is None else time.monotonic() + timeout,
             tenant=params.tenant,

@@ -70,7 +70,7 @@ class Answer:
         else:
             self._pending += [text for _, text in self._echo]
 
-    def score(self, out: wire.ScoreOut) -> None:
+    def score(self, out: wire.PromptLogprobOut) -> None:
         """The engine's word on the next token of the prompt."""
         self._repeat(next(self._echo, None), out.logprob, out.top)
 

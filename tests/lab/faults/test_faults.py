@@ -13,8 +13,8 @@ from transom_lab.faults.life import draw_life
 
 SHORT = 40
 EVERYTHING = {
-    "Iteration", "Arrive", "Again", "Leave", "LeaveInFlight", "LeaveAll", "LeaveLate", "Flush", "Pause", "Resume",
-    "Update", "Close", "Pin", "Squeeze", "Trip", "Stall", "Jump",
+    "Iteration", "Arrive", "Again", "Leave", "LeaveInFlight", "LeaveAll", "LeaveLate", "Flush", "Pause",
+    "Resume", "Update", "Close", "Pin", "Squeeze", "Trip", "Stall", "Jump",
 }  # fmt: skip
 
 

@@ -132,7 +132,7 @@ def test_every_arrival_ends_once_with_all_its_tokens(name: str) -> None:
         assert record.reason is ended and not record.refused
         assert len(record.token_times) == len(arrival.outputs)
         assert record.token_times[-1] == record.ended_at
-    assert played.stats.finished == len(played.records)
+    assert played.stats.requests_finished == len(played.records)
     assert played.stats.generated_tokens == played.trace.output_tokens
     assert played.stats.prompt_tokens == played.trace.prompt_tokens
     assert sum(played.samples[-1].tokens.values()) == played.trace.prompt_tokens
