@@ -17,6 +17,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from transom.kv.cache import HybridCache, Namespace
+from transom.kv.check import inside
 from transom.kv.eviction import Freed
 from transom.kv.node import Node, as_key
 from transom.kv.pool import without_holes
@@ -159,7 +160,7 @@ class Clairvoyant:
         """Evicts unwanted window pages of the running request that have slid out of its row."""
         if self._has_plenty:
             return
-        path = cache.tree.walk(namespace, as_key(tokens, len(tokens)))
+        path = inside(cache).tree.walk(namespace, as_key(tokens, len(tokens)))
         parent = -1
         with cache.transaction():
             for node in path.nodes:
@@ -172,7 +173,7 @@ class Clairvoyant:
         self._has_plenty = self._fits_next(cache)
         if self._has_plenty:
             return
-        freed = Freed(cache.tree)
+        freed = Freed(inside(cache).tree)
         with cache.transaction():
             for node, pages in reversed(self._nodes(cache)):
                 self._prune_windows(cache, node, pages)
@@ -185,13 +186,14 @@ class Clairvoyant:
         layout = cache.layout
         pages = sum(-(-path.length // layout.page_size) + 1 for path in following)
         return (
-            layout.budget is None or cache.budget.in_use() + pages * sum(layout.page_bytes) <= layout.budget
+            layout.budget is None
+            or inside(cache).budget.in_use() + pages * sum(layout.page_bytes) <= layout.budget
         )
 
     def _nodes(self, cache: HybridCache) -> list[tuple[Node, Ints]]:
         """All nodes of the tree with the ids of their pages, parents first."""
         found: list[tuple[Node, Ints]] = []
-        ahead = [(node, -1) for root in cache.tree.roots.values() for node in root.children.values()]
+        ahead = [(node, -1) for root in inside(cache).tree.roots.values() for node in root.children.values()]
         while ahead:
             node, parent = ahead.pop()
             found.append((node, self._pages(parent, node.key)))
@@ -207,20 +209,22 @@ class Clairvoyant:
 
     def _prune_windows(self, cache: HybridCache, node: Node, pages: Ints) -> None:
         for component, wanted in zip(self._windows, self._wanted[1:], strict=True):
-            idle = np.frombuffer(cache.pools[component].idle_among(node.runs[component]), dtype=np.bool_)
+            idle = np.frombuffer(
+                inside(cache).pools[component].idle_among(node.runs[component]), dtype=np.bool_
+            )
             unwanted = np.flatnonzero(idle & ~wanted[pages])
             if len(unwanted):
-                cache.tree.evict_pages(node, component, unwanted)
+                inside(cache).tree.evict_pages(node, component, unwanted)
 
     def _prune_tail(self, cache: HybridCache, node: Node, pages: Ints, freed: Freed) -> None:
         """Cuts a leaf after its last wanted full page; `trim` cuts a leaf after its last resident page."""
         keep = 1 + max(np.flatnonzero(self._wanted[0][pages]).tolist(), default=-1)
         if not node.children and keep < node.size:
-            for component, run in enumerate(cache.tree.cut(node, node.size - keep)):
+            for component, run in enumerate(inside(cache).tree.cut(node, node.size - keep)):
                 if present := without_holes(run):
                     freed.add(component, present)
         else:
-            cache.tree.trim(node)
+            inside(cache).tree.trim(node)
 
 
 def _next_reuses(problem: Problem) -> list[Ints]:

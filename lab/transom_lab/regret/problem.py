@@ -23,8 +23,8 @@ from numpy.typing import NDArray
 
 from transom.errors import ConfigError
 from transom.kv.layout import CacheLayout
+from transom.kv.match import repair_start
 from transom.kv.page_rules import RangePages
-from transom.kv.repair import repair_start
 from transom_lab.regret.replay import CHUNK, ReplayRequest, span_end
 
 Ints = NDArray[np.int64]

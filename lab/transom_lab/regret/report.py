@@ -22,6 +22,7 @@ from rich.table import Table
 
 from transom.errors import ConfigError, NoSpace
 from transom.kv.cache import HybridCache
+from transom.kv.check import inside
 from transom.kv.eviction_policy import CachePolicy
 from transom.kv.layout import CacheLayout
 from transom_lab.regret.bound import bound
@@ -91,7 +92,7 @@ def regret_table(trace: Trace, layout: CacheLayout, sizes: Sequence[int] = ()) -
     problem = problem_of(layout, requests)
     unlimited = HybridCache(with_memory(layout, _unlimited(layout, requests)))
     most = sum(replay(unlimited, requests))
-    everything = unlimited.budget.in_use()
+    everything = inside(unlimited).budget.in_use()
     least = int(memory_of(problem, best_options(problem)).max())
     wanted = sizes or [int(part * whole) for whole in (everything, least) for part in FRACTIONS]
     rows = tuple(_regret(problem, layout, requests, size) for size in sorted(set(wanted), reverse=True))

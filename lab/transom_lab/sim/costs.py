@@ -75,7 +75,7 @@ def _fresh_share(cache: HybridCache, spans: Sequence[SpanWork], kind: type[Full]
     if len(spans) < 2 or not any(kinds):
         return 1.0
     component = kinds.index(True)
-    table, rule = cache.rows[component].table, cache.rules[component]
+    table, rule = cache.page_tables[component], cache.rules[component]
     pages = np.concatenate([table[s.row, rule.needed(s.start) : rule.entries(s.end)] for s in spans])
     return len(np.unique(pages)) / len(pages)
 

@@ -9,6 +9,7 @@ from transom.config import EngineConfig
 from transom.engine.engine import limits_of
 from transom.engine.sizing import Sizing, size_pools
 from transom.kv.cache import HybridCache
+from transom.kv.check import check
 from transom.models.spec import ModelSpec
 from transom.sched.loop import Iteration, iterate
 from transom.sched.scheduler import Scheduler
@@ -111,7 +112,7 @@ class Player:
         commands = [Submit(self._request(index)) for index in arriving]
         self._record(iterate(self.scheduler, commands, self._runner, self.now))
         if self._paranoid:
-            self.cache.check()
+            check(self.cache)
         return True
 
     def played(self) -> Played:

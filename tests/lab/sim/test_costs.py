@@ -9,6 +9,7 @@ import pytest
 
 from transom.errors import ConfigError
 from transom.kv.cache import HybridCache
+from transom.kv.check import inside
 from transom.kv.component_specs import Full, Window
 from transom.kv.layout import CacheLayout
 from transom.steps import PageCopy, SpanWork, StepWork
@@ -28,7 +29,7 @@ def cache_of_pages(rows: Sequence[Sequence[int]], page_size: int) -> HybridCache
     """A cache with a full component and a window of 4. Its rows name these pages but do not own them."""
     layout = CacheLayout((Full(), Window(4)), (64, 64), page_size, len(rows), 64)
     cache = HybridCache(layout)
-    for component in cache.rows:
+    for component in inside(cache).tables:
         for row, pages in enumerate(rows):
             component.table[row, : len(pages)] = pages
     return cache

@@ -8,6 +8,7 @@ import pytest
 
 from transom.errors import ConfigError
 from transom.kv.cache import HybridCache
+from transom.kv.check import inside
 from transom.kv.component_specs import ComponentSpec, Full, State, Window
 from transom.kv.eviction_policy import CachePolicy
 from transom.kv.layout import CacheLayout
@@ -207,7 +208,7 @@ def test_with_half_of_all_memory_value_finds_nearly_as_much_as_the_clairvoyant(
 def cached_bytes(trace: Trace) -> int:
     cache = HybridCache(with_memory(GEMMA, 1 << 40))
     replay(cache, replay_requests(trace))
-    return cache.budget.in_use()
+    return inside(cache).budget.in_use()
 
 
 def test_requests_that_do_not_fit_and_layouts_without_regret_are_reported() -> None:
