@@ -16,7 +16,7 @@ import uvloop
 from transom import wire
 from transom.config import ServerConfig
 from transom.engine.client import STOP_SECONDS
-from transom.engine.supervisor import Recipe, Supervisor
+from transom.engine.supervisor import EngineLaunch, Supervisor
 from transom.errors import EngineDied, TransomError
 from transom.server.app import Service, build_app
 from transom.server.input_processor import Intake
@@ -41,7 +41,7 @@ class Site:
     """What is served, and how. `load_text` is called in a thread while the engine loads."""
 
     server: ServerConfig
-    recipe: Recipe
+    recipe: EngineLaunch
     served_name: str
     load_text: Callable[[], ModelText]
 
@@ -101,7 +101,7 @@ def _service(site: Site, engine: Supervisor, text: ModelText) -> Service:
     return Service(engine, intake, Metrics(site.served_name, engine), site.server)
 
 
-async def _start(recipe: Recipe, signals: Signals) -> Supervisor | None:
+async def _start(recipe: EngineLaunch, signals: Signals) -> Supervisor | None:
     """The engine, ready; None if told to stop before it was."""
     starting = asyncio.ensure_future(Supervisor.start(recipe))
     stopping = asyncio.ensure_future(signals.stop.wait())

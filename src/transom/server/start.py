@@ -6,7 +6,7 @@ from pathlib import Path
 
 from transom import wire
 from transom.config import EngineConfig, LogConfig, ServerConfig
-from transom.engine.supervisor import Recipe
+from transom.engine.supervisor import EngineLaunch
 from transom.server import banner
 from transom.server.launch import Site, serve
 from transom.weights.builtin import builtin_model
@@ -25,7 +25,7 @@ def serve_model(
         log.info("serving %s at %s", name, url)
         banner.show(ready, name, url, len(server.api_keys))
 
-    recipe = Recipe(engine, log_config)
+    recipe = EngineLaunch(engine, log_config)
     serve(Site(server, recipe, name, lambda: load_text(engine.model)), sock, announce)
 
 

@@ -10,7 +10,7 @@ from starlette.types import ASGIApp, Message
 
 from transom.cli.batch.files import Answers, Asked
 from transom.config import ServerConfig
-from transom.engine.supervisor import Recipe, Supervisor
+from transom.engine.supervisor import EngineLaunch, Supervisor
 from transom.errors import ConfigError, TransomError
 from transom.server.app import Service, build_app
 from transom.server.input_processor import Intake
@@ -26,7 +26,12 @@ RETRY_SECONDS = 2.0
 
 
 async def run(
-    recipe: Recipe, name: str, text: ModelText, requests: Sequence[Asked], answers: Answers, told: Progress
+    recipe: EngineLaunch,
+    name: str,
+    text: ModelText,
+    requests: Sequence[Asked],
+    answers: Answers,
+    told: Progress,
 ) -> None:
     """All of them, as many at once as the engine runs and as many again waiting. TransomError, OSError."""
     engine = await Supervisor.start(recipe)
