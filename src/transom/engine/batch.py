@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from transom.models.decoder import Batch
-from transom.ops.protocol import I32, ChoiceRows, SpanRows
+from transom.ops.protocol import I32, SamplingRows, SpanRows
 from transom.steps import SpanWork, StepWork
 
 SEED_MASK = 2**64 - 1
@@ -84,7 +84,7 @@ def _with_clips(spans: Sequence[SpanWork], rows: SpanRows) -> SpanRows:
     return replace(rows, clips=np.fromiter((span.clip for span in spans), np.int32, len(spans)))
 
 
-def sampling_rows(work: StepWork) -> ChoiceRows:
+def sampling_rows(work: StepWork) -> SamplingRows:
     """Sampling parameters, one row per token: for each span that samples, its own, then its siblings'.
 
     The random counter is the position of the sampled token: a sample depends on seed and position, never on
@@ -96,7 +96,7 @@ def sampling_rows(work: StepWork) -> ChoiceRows:
         if span.sampling is not None
         for sampling in (span.sampling, *span.siblings)
     ]
-    return ChoiceRows(
+    return SamplingRows(
         temperature=_floats([sampling.temperature for _, sampling in outputs]),
         top_k=np.array([sampling.top_k for _, sampling in outputs], dtype=np.int32),
         top_p=_floats([sampling.top_p for _, sampling in outputs]),
