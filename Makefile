@@ -24,7 +24,7 @@ lint: $(VENV)/test.stamp  ## ruff and mypy --strict
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
-test-slow: $(VENV)/test.stamp  ## the heavy proofs; see docs/proof.md
+test-slow: $(VENV)/test.stamp  ## the heavy proofs; see lab/LOG.md
 	$(BIN)/python -m pytest -m slow
 
 soak: $(VENV)/test.stamp  ## five minutes of storms over HTTP (SOAK_ROUNDS=60); part of test-slow
@@ -40,8 +40,8 @@ parity: $(VENV)/test.stamp  ## the float32 reference against transformers; insta
 	$(PIP) install -q torch==2.13.0 transformers
 	$(BIN)/python -m pytest -m slow -s tests/models/test_transformers.py
 
-mutants: $(VENV)/test.stamp  ## wrong edits to kv/, and which tests notice; into docs/proof.md
-	$(BIN)/python lab/mutation/mutants.py --docs docs/proof.md
+mutants: $(VENV)/test.stamp  ## wrong edits to kv/, and which tests notice; into lab/LOG.md
+	$(BIN)/python lab/mutation/mutants.py --docs lab/LOG.md
 
 wheels: $(VENV)/test.stamp  ## a wheel and an sdist, each in an environment with nothing else
 	$(BIN)/python -m pytest -m slow -s tests/wheels

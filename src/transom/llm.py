@@ -26,7 +26,6 @@ from transom.engine.engine import Engine, load_engine
 from transom.errors import BadRequest, TransomError
 from transom.kv.explain import Explanation
 from transom.sampling import SamplingOptions, check_range, sampling_arguments
-from transom.sched.loop import Abort, Command, Submit
 from transom.text.output import OutputRules, OutputText
 from transom.text.tokenizer import Tokenizer
 from transom.values import (
@@ -43,6 +42,7 @@ from transom.values import (
     Usage,
 )
 from transom.weights.tokenizer import load_tokenizer
+from transom.wire import Abort, Command, Submit
 
 Prompt = str | Sequence[int] | NDArray[np.integer]
 """Text, or token ids, which are used as they are."""

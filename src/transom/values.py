@@ -33,6 +33,20 @@ class FinishReason(StrEnum):
     ERROR = "error"
 
 
+class IdleReason(StrEnum):
+    """Why an iteration of the engine computed no step."""
+
+    NO_WORK = "no_work"
+    """No request is unfinished."""
+    PAUSED = "paused"
+    """Requests are unfinished, and generation is paused."""
+    NO_ROOM = "no_room"
+    """Requests are unfinished, and no page is free for any of them.
+
+    The scheduler's liveness rules exclude it; it is counted so that a violation shows in the metrics.
+    """
+
+
 class PauseMode(StrEnum):
     """What becomes of those who run: they keep their pages, wait without any, or end."""
 
@@ -78,11 +92,12 @@ class Sibling:
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """What a client asked for, checked and tokenized.
+    """A validated, tokenized request: the same object from the server's input processor to the scheduler.
 
-    `salt` keeps prefixes apart: requests with different ones share nothing. `tenant` is who asks, for fair
-    shares. `deadline` is in seconds of the clock that turns are told. `siblings` are further outputs of one
-    computation of the prompt; each has its own events.
+    `wire` sends it as it is, so a new field needs no change there. Requests with different `salt` share no
+    cached prefix. `tenant` is the unit of fair scheduling. `deadline` is in seconds of the clock that
+    iterations are given; between processes that is the monotonic clock, which both read alike. `siblings` are
+    further outputs from one computation of the prompt; each has events of its own.
     """
 
     id: RequestId
@@ -96,6 +111,11 @@ class Request:
     deadline: float | None = None
     logprobs: Logprobs = NO_LOGPROBS
     siblings: tuple[Sibling, ...] = ()
+
+    @property
+    def ids(self) -> tuple[RequestId, ...]:
+        """Ids of all outputs: the request's own, then one per sibling."""
+        return (self.id, *(sibling.id for sibling in self.siblings))
 
 
 @dataclass(frozen=True, slots=True)

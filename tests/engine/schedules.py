@@ -16,7 +16,7 @@ from transom.models.spec import Model
 from transom.ops.protocol import F32, Ops, SpanRows
 from transom.ops.reference import ReferenceOps
 from transom.ops.store import KVStore, KVType
-from transom.sched.loop import Abort, Command, Submit, iterate
+from transom.sched.loop import iterate
 from transom.sched.output_lengths import MEMORY
 from transom.sched.submission import outputs_of
 from transom.steps import StepResult, StepWork
@@ -31,6 +31,7 @@ from transom.values import (
     Sampling,
     TokenSampled,
 )
+from transom.wire import Abort, Command, Submit
 
 TURNS_MAX = 5000
 OUTPUTS_MAX = 96

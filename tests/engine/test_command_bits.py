@@ -25,7 +25,7 @@ from transom.errors import BadRequest
 from transom.models.load import load_model
 from transom.models.spec import Model
 from transom.ops.choose import choose_ops
-from transom.sched.loop import Command, Pause, Resume, Submit, UpdateWeights, iterate
+from transom.sched.loop import iterate
 from transom.values import (
     FinishReason,
     Logprobs,
@@ -37,6 +37,7 @@ from transom.values import (
     UpdateMode,
 )
 from transom.weights.gguf import read_gguf
+from transom.wire import Command, Pause, Resume, Submit, UpdateWeights
 
 SCHEDULES = 8
 LONGEST = 100

@@ -26,9 +26,9 @@ from transom.models.spec import Model
 from transom.ops.choose import choose_ops
 from transom.ops.protocol import Ops
 from transom.ops.reference import ReferenceOps
-from transom.sched.loop import Submit
 from transom.values import Request, RequestId, Sampling
 from transom.weights.gguf import read_gguf
+from transom.wire import Submit
 
 SHAPE = TinyShape(window=8)
 """Five windows of 8 below a full layer: a repair computes 35 tokens and part of a page."""

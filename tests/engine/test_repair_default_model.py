@@ -13,11 +13,11 @@ from transom.kv import match
 from transom.kv.cache import StartPoint
 from transom.models.load import load_model
 from transom.ops.choose import choose_ops
-from transom.sched.loop import Submit
 from transom.values import Request, RequestId, Tokens
 from transom.weights.builtin import resolve_model
 from transom.weights.gguf import read_gguf
 from transom.weights.tokenizer import load_tokenizer
+from transom.wire import Submit
 
 pytestmark = pytest.mark.model
 

@@ -11,10 +11,10 @@ from transom.kv.cache import HybridCache
 from transom.kv.component_specs import Full, Window
 from transom.kv.layout import CacheLayout, PrefixCaching
 from transom.sched.config import SchedulerConfig
-from transom.sched.request import Idle, IdleReason, Span, Step
+from transom.sched.request import Idle, Span, Step
 from transom.sched.scheduler import Scheduler
 from transom.steps import SpanWork, StepWork
-from transom.values import FinishReason, RequestId, Usage
+from transom.values import FinishReason, IdleReason, RequestId, Usage
 
 CACHING = pytest.mark.parametrize("caching", PrefixCaching)
 

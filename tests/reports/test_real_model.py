@@ -24,11 +24,12 @@ from transom.models.load import load_model
 from transom.models.spec import Model
 from transom.ops.choose import choose_ops
 from transom.ops.protocol import Ops
-from transom.sched.loop import Command, Submit, iterate
+from transom.sched.loop import iterate
 from transom.values import Request, RequestId, Tokens
 from transom.weights.builtin import resolve_model
 from transom.weights.gguf import read_gguf
 from transom.weights.tokenizer import load_tokenizer
+from transom.wire import Command, Submit
 
 pytestmark = pytest.mark.model
 

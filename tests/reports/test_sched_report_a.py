@@ -14,9 +14,9 @@ from tests.sched.world import World, minimum
 from transom.kv.cache import Holding
 from transom.kv.component_specs import Full, Window
 from transom.kv.layout import PrefixCaching
-from transom.sched.request import Idle, IdleReason
+from transom.sched.request import Idle
 from transom.sched.scheduler import Scheduler
-from transom.values import RequestId
+from transom.values import IdleReason, RequestId
 
 PROMPT = [(7 * i * i + i) % 43 for i in range(32)]
 CONTEXT, ROWS, ROW = 64, 8, 4

@@ -16,15 +16,16 @@ from transom.kv.cache import Holding, HybridCache
 from transom.kv.component_specs import ComponentSpec, From, Full, State, Window
 from transom.kv.layout import CacheLayout, PrefixCaching, address_space, pages_alone
 from transom.sched.config import SchedulerConfig
-from transom.sched.loop import Abort, Command, Flush, Iteration, Submit, iterate
+from transom.sched.loop import Iteration, iterate
 from transom.sched.policy import SchedulePolicy
-from transom.sched.request import Idle, IdleReason
+from transom.sched.request import Idle
 from transom.sched.step_cost import StepCost
 from transom.steps import SpanWork, StepResult, StepWork
 from transom.values import (
     Ended,
     Event,
     FinishReason,
+    IdleReason,
     PromptLogprobs,
     Request,
     RequestId,
@@ -33,6 +34,7 @@ from transom.values import (
     Sibling,
     TokenSampled,
 )
+from transom.wire import Abort, Command, Flush, Submit
 from transom_lab.faults.plans import CheckedScheduler
 
 MODULUS = 2**31 - 1

@@ -1,15 +1,13 @@
 """The tenant of a request: the field `user` or a digest of the API key, as far as the scheduler."""
 
 import httpx
+import numpy as np
 import pytest
 from starlette.requests import Request
 
-from transom import wire
-from transom.engine.process import command
-from transom.sched.loop import Submit
+from transom import values, wire
 from transom.server.app import _set_default_tenant
 from transom.server.protocol import CompletionRequest
-from transom.values import Sampling
 
 
 def tenant(user: str | None, key: str | None) -> str | None:
@@ -34,8 +32,9 @@ def test_a_request_without_user_or_key_has_no_tenant() -> None:
 
 
 def test_the_tenant_reaches_the_scheduler() -> None:
-    asked = command(wire.Submit(1, b"\0\0\0\0", 1, (), Sampling(), tenant="ann"))
-    assert isinstance(asked, Submit) and asked.request.tenant == "ann"
+    submitted = values.Request(values.RequestId(1), np.zeros(1, np.int32), max_tokens=1, tenant="ann")
+    received = wire.decode_to_engine(wire.encode(wire.Submit(submitted)))
+    assert isinstance(received, wire.Submit) and received.request.tenant == "ann"
 
 
 @pytest.mark.parametrize("endpoint", ["completions", "chat/completions"])

@@ -1,31 +1,29 @@
 """A scheduler under events, judged after every turn."""
 
 from collections.abc import Callable
-from dataclasses import astuple, dataclass, replace
+from dataclasses import dataclass, replace
 
+import msgspec
 import numpy as np
 
 from transom.errors import BadRequest, NoSpace
 from transom.kv.eviction import reclaim
-from transom.sched.commands import WeightsRefused, WeightsUpdated
+from transom.sched.commands import Drained, WeightsRefused, WeightsUpdated
 from transom.sched.config import SchedulerConfig
-from transom.sched.loop import (
-    Abort,
-    AbortAll,
-    Command,
-    Drain,
-    Drained,
-    Flush,
-    Iteration,
-    Pause,
-    Resume,
-    Submit,
-    UpdateWeights,
-    iterate,
-)
+from transom.sched.loop import Iteration, iterate
 from transom.sched.policy import SchedulePolicy
-from transom.sched.request import IdleReason
-from transom.values import Ended, Logprobs, PauseMode, Request, RequestId, Sampling, Sibling, UpdateMode
+from transom.values import (
+    Ended,
+    IdleReason,
+    Logprobs,
+    PauseMode,
+    Request,
+    RequestId,
+    Sampling,
+    Sibling,
+    UpdateMode,
+)
+from transom.wire import Abort, AbortAll, Command, Drain, Flush, Pause, Resume, Submit, UpdateWeights
 from transom_lab.faults import events as do
 from transom_lab.faults.events import Happening
 from transom_lab.faults.judge import Judge, Seen
@@ -331,10 +329,11 @@ class World:
     def _require_counted(self) -> None:
         """The scheduler's own numbers are what was seen from outside."""
         stats, asked = self.scheduler.stats(), self.judge.asked.values()
-        assert (stats.finished, stats.running, stats.waiting) == (len(asked), 0, 0), stats
+        assert (stats.requests_finished, stats.running, stats.waiting) == (len(asked), 0, 0), stats
         assert stats.generated_tokens == sum(each.heard for each in asked), stats
         assert stats.steps == self.runner.steps, (stats, self.runner.steps)
-        assert all(type(value) in (int, float, dict) for value in astuple(stats)), ("cannot be sent", stats)
+        sendable = (int, float, dict, tuple)
+        assert all(type(value) in sendable for value in msgspec.structs.astuple(stats)), stats
         assert stats.idle[IdleReason.NO_ROOM] == 0, stats
 
 

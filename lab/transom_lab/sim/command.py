@@ -41,7 +41,7 @@ TWO_CORES = MachineCost(
     window=512,
 )
 """The default model on two cores of a virtual Intel Xeon of 2.6 GHz, by `transom bench cost`;
-docs/proof.md says how near it comes. For a first look: others are twice as fast."""
+lab/LOG.md says how near it comes. For a first look: others are twice as fast."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,9 +10,10 @@ import numpy as np
 
 from transom.engine.engine import Engine
 from transom.kv.component_specs import Window
-from transom.sched.loop import Submit, iterate
+from transom.sched.loop import iterate
 from transom.steps import StepResult, StepWork
 from transom.values import Request, RequestId
+from transom.wire import Submit
 from transom_lab.sim.costs import Load, load_of
 from transom_lab.sim.fit import Timed
 
@@ -122,7 +123,7 @@ def _requests(engine: Engine, batch: Batch, chance: np.random.Generator) -> list
     vocabulary = engine.model.spec.vocabulary
     prompts = chance.integers(0, vocabulary, (batch.requests, batch.prompt_tokens), dtype=np.int32)
     prompts[:, : batch.shared] = prompts[0, : batch.shared]
-    first = engine.scheduler.stats().finished
+    first = engine.scheduler.stats().requests_finished
     return [Request(RequestId(first + number), prompt, DECODES) for number, prompt in enumerate(prompts)]
 
 

@@ -8,12 +8,20 @@ from transom.engine.engine import limits_of
 from transom.engine.sizing import Sizing, size_pools
 from transom.kv.cache import HybridCache
 from transom.models.spec import ModelSpec
-from transom.sched.loop import Iteration, Submit, iterate
-from transom.sched.request import IdleReason
+from transom.sched.loop import Iteration, iterate
 from transom.sched.scheduler import Scheduler
-from transom.sched.stats import SchedulerStats
 from transom.steps import SpanWork, StepResult, StepWork
-from transom.values import Ended, Request, RequestId, SampledToken, Sampling, Sibling, TokenSampled
+from transom.values import (
+    Ended,
+    IdleReason,
+    Request,
+    RequestId,
+    SampledToken,
+    Sampling,
+    Sibling,
+    TokenSampled,
+)
+from transom.wire import Stats, Submit
 from transom_lab.sim.clients import Clients
 from transom_lab.sim.costs import MachineCost
 from transom_lab.sim.records import Cause, Life, Sample, Timeline, memory_of
@@ -44,7 +52,7 @@ class Played:
     sizing: Sizing
     lives: tuple[Life, ...]
     samples: tuple[Sample, ...]
-    stats: SchedulerStats
+    stats: Stats
     ended_at: float
     busy_s: float
 

@@ -7,9 +7,10 @@ import numpy as np
 from transom.kv.cache import CacheLayout, Holding, HybridCache
 from transom.kv.component_specs import Full, Window
 from transom.sched.config import SchedulerConfig
-from transom.sched.loop import Command, Iteration, Submit, iterate
+from transom.sched.loop import Iteration, iterate
 from transom.sched.scheduler import Scheduler
 from transom.values import Ended, Request, RequestId
+from transom.wire import Command, Submit
 from transom_lab.story.runner import TokenRunner
 
 PAGE: int = 4

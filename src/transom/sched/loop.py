@@ -4,46 +4,12 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from transom.errors import BadRequest
-from transom.sched.commands import (
-    Abort,
-    AbortAll,
-    Command,
-    Done,
-    Drain,
-    Drained,
-    FixedWeights,
-    Flush,
-    Pause,
-    Resume,
-    Submit,
-    UpdateWeights,
-    Weights,
-    WeightsRefused,
-    WeightsUpdated,
-)
+from transom.sched.commands import Done, Drained, FixedWeights, Weights, WeightsRefused, WeightsUpdated
 from transom.sched.request import Idle, Step
 from transom.sched.scheduler import Scheduler
 from transom.steps import Runner, SpanWork, StepResult
 from transom.values import Event, RequestId
-
-__all__ = [
-    "Abort",
-    "AbortAll",
-    "Command",
-    "Drain",
-    "Drained",
-    "Flush",
-    "Iteration",
-    "Pause",
-    "Rejected",
-    "Resume",
-    "Submit",
-    "UpdateWeights",
-    "Weights",
-    "WeightsRefused",
-    "WeightsUpdated",
-    "iterate",
-]
+from transom.wire import Abort, AbortAll, Command, Drain, Flush, Pause, Resume, Submit, UpdateWeights
 
 FIXED = FixedWeights()
 
@@ -118,7 +84,7 @@ def _obey(scheduler: Scheduler, command: Command, weights: Weights, told: _Told)
             try:
                 scheduler.submit(request)
             except BadRequest as error:
-                told.rejected.extend(Rejected(refused, error) for refused in _ids(command))
+                told.rejected.extend(Rejected(refused, error) for refused in request.ids)
         case Abort(request_id):
             told.events.extend(scheduler.abort(request_id))
         case AbortAll():
@@ -137,10 +103,6 @@ def _obey(scheduler: Scheduler, command: Command, weights: Weights, told: _Told)
                 told.done.append(WeightsRefused(command.number, error))
         case Drain():
             scheduler.drain(command)
-
-
-def _ids(command: Submit) -> tuple[RequestId, ...]:
-    return (command.request.id, *(sibling.id for sibling in command.request.siblings))
 
 
 def _update(scheduler: Scheduler, due: UpdateWeights, weights: Weights, told: _Told) -> None:

@@ -8,7 +8,6 @@ Further outputs of a prompt are not born before it is computed: see `siblings`.
 """
 
 from dataclasses import dataclass, field
-from enum import StrEnum
 from functools import lru_cache
 from typing import NamedTuple
 
@@ -16,7 +15,7 @@ import numpy as np
 
 from transom.kv.cache import Holding
 from transom.steps import Scoring, StepWork
-from transom.values import Ended, FinishReason, Request, RequestId, Tokens, Usage
+from transom.values import Ended, FinishReason, IdleReason, Request, RequestId, Tokens, Usage
 
 OUTPUT_RESERVE = 256
 """Output tokens a buffer has place for at first; it doubles when more come."""
@@ -175,15 +174,6 @@ class Step:
         for running, span, _ in self.scheduled:
             holding = running.holding
             assert span.start == holding.computed and span.end <= holding.allocated, (span, holding)
-
-
-class IdleReason(StrEnum):
-    NO_WORK = "no_work"
-    """Nothing waits and nothing runs."""
-    PAUSED = "paused"
-    """There is work, and a `Pause` that has not been ended."""
-    NO_ROOM = "no_room"
-    """There is work and no page for it. The liveness rules leave no way here; counted, so that it shows."""
 
 
 @dataclass(frozen=True, slots=True)

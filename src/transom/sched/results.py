@@ -7,10 +7,10 @@ from transom.errors import NoSpace
 from transom.kv.cache import Holding, HybridCache
 from transom.sched.request import Progress, Running, Scheduled, Span
 from transom.sched.requests import Requests
-from transom.sched.stats import Counters
 from transom.sched.tenants import OUTPUT_WEIGHT
 from transom.steps import SpanWork, StepResult
 from transom.values import Event, FinishReason, PromptLogprobs, SampledToken, TokenSampled
+from transom.wire import Counters
 
 
 class OfSpan(NamedTuple):
@@ -65,9 +65,15 @@ class Results:
         if span.end // page > span.start // page:
             self.cache.publish(running.holding, running.progress.tokens(span.end))
             self.cache.slide(running.holding)
-        self.counters.compute(running, span)
         progress = running.progress
+        self._count(span, running.holding, progress.computed_peak)
         progress.computed_peak = max(progress.computed_peak, span.end)
+
+    def _count(self, span: Span, holding: Holding, computed_before: int) -> None:
+        self.counters.computed_tokens += len(span)
+        if holding.clip:
+            self.counters.repaired_tokens += max(0, min(span.end, holding.full_until) - span.start)
+        self.counters.recomputed_tokens += max(0, min(span.end, computed_before) - span.start)
 
     def _chosen(self, progress: Progress, choice: SampledToken) -> TokenSampled:
         progress.append(choice.token)

@@ -55,7 +55,7 @@ class InFlight:
 
 
 class GenerationResponse:
-    """An ASGI response that runs a generation while it is sent, and aborts it when the client disconnects."""
+    """An ASGI response that runs a generation while it is sent, and aborts it if the client disconnects."""
 
     def __init__(
         self, generation: Generation, engine: Supervisor, request_log: RequestLog, in_flight: InFlight
@@ -108,14 +108,15 @@ class GenerationResponse:
             async for events in self._events(processor, streaming):
                 await send({"type": "http.response.body", "body": events, "more_body": True})
             last = DONE
-        except Exception as error:  # the edge of one request: the status is out, so the error is an event
+        except Exception as error:  # the edge of one request
+            # Status 200 is already sent: the error becomes an event of the stream.
             unfinished = sum(output.finish is None for output in self._generation.outputs)
             self._log.failed(error, unfinished)
             last = _error_event(error) + DONE
         await send({"type": "http.response.body", "body": last})
 
     async def _events(self, processor: OutputProcessor, streaming: Streaming) -> AsyncIterator[bytes]:
-        """Events to send, once per batch of replies. Tokens of an output that arrive together share an event."""
+        """Events to send, once per batch of replies. Tokens of an output in one batch share an event."""
         outputs = self._generation.outputs
         events = [self._generation.format.opening(index) for index in range(len(outputs))]
         unfinished = list(range(len(outputs)))

@@ -1,14 +1,14 @@
 """Turns a decoded request into a generation: tokenizes it, and makes the checks that need the model."""
 
 import asyncio
+import itertools
 import time
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
 
 import msgspec
 import numpy as np
 
-from transom.engine.client import Prompt
 from transom.errors import RequestTooLarge
 from transom.server import protocol
 from transom.server.errors import bad_request, model_not_found
@@ -18,7 +18,7 @@ from transom.server.responses import ChatFormat, CompletionFormat, ResponseForma
 from transom.server.sampling_params import SamplingParams, chat_params, completion_params
 from transom.text.model_text import Message, ModelText
 from transom.text.output import OutputRules, OutputText
-from transom.values import Logprobs, Tokens
+from transom.values import Logprobs, Request, RequestId, Sibling, Tokens
 
 PROMPTS_MAX = 256
 LONG_TEXT_CHARACTERS = 4096
@@ -32,6 +32,8 @@ class InputProcessor:
     text: ModelText
     served_name: str
     context: int
+    ids: Iterator[int] = field(default_factory=lambda: itertools.count(1))
+    """Ids of engine requests. They continue when an engine is replaced, so that none is used twice."""
 
     async def completion(self, request: CompletionRequest) -> Generation:
         """Refused or BadRequest if the request cannot be served."""
@@ -96,7 +98,7 @@ class InputProcessor:
         rules = OutputRules(self.text.detokenizer, params.stop, stop_ids, params.logprobs)
         echoes = [tokens if params.echo else None for tokens in prompts for _ in range(params.outputs)]
         return Generation(
-            prompts=tuple(self._request(tokens, params, stop_ids, param) for tokens in prompts),
+            requests=tuple(self._request(tokens, params, stop_ids, param) for tokens in prompts),
             outputs=tuple(OutputText(rules, echo) for echo in echoes),
             format=format,
             streaming=params.streaming,
@@ -105,7 +107,7 @@ class InputProcessor:
 
     def _request(
         self, tokens: Tokens, params: SamplingParams, stop_ids: frozenset[int], param: str
-    ) -> Prompt:
+    ) -> Request:
         """RequestTooLarge if the prompt does not fit: prompts are never truncated.
 
         `max_tokens` beyond the context is no error. The output then ends with the context, by `length`.
@@ -122,14 +124,15 @@ class InputProcessor:
         # With `echo`, the log-probabilities of the prompt are wanted too, from its first token on.
         prompt_from = 0 if params.echo and params.logprobs else None
         timeout = params.timeout_seconds
-        return Prompt(
-            tokens=tokens,
+        return Request(
+            id=RequestId(next(self.ids)),
+            prompt=tokens,
             max_tokens=min(max_tokens, free),
-            stop_ids=tuple(sorted(stop_ids)),
+            stop_ids=stop_ids,
             sampling=first,
             priority=params.priority,
             salt=params.salt,
-            siblings=tuple(siblings),
+            siblings=tuple(Sibling(RequestId(next(self.ids)), sampling) for sampling in siblings),
             logprobs=Logprobs(params.top, prompt_from),
             # Both processes read the same monotonic clock.
             deadline=None if timeout is None else time.monotonic() + timeout,

@@ -114,7 +114,7 @@ class Shutdown(Enum):
 
 
 class StopSignals:
-    """Records SIGINT and SIGTERM: the first asks for a graceful stop, the next for an immediate one. Mutable."""
+    """Records SIGINT and SIGTERM. The first means a graceful stop, the second an immediate one. Mutable."""
 
     def __init__(self) -> None:
         self.graceful = asyncio.Event()

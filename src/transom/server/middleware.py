@@ -74,7 +74,7 @@ class ApiKeys:
 
     def _is_known(self, key: str) -> bool:
         digest = _digest(key.encode("latin-1"))  # starlette decodes headers as latin-1
-        # A list, not a generator: `any` must not stop at the first match, or the time would tell which it was.
+        # A list, not a generator: `any` must compare with all keys, or the time would tell which one matched.
         matches = [hmac.compare_digest(digest, known) for known in self._digests]
         return any(matches)
 

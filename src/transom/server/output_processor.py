@@ -4,37 +4,38 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from transom import wire
-from transom.engine.client import Prompt, Replies
+from transom.engine.client import Replies
 from transom.server.errors import Refused, bad_request, internal, unavailable
 from transom.server.request_log import RequestLog
 from transom.server.responses import PromptDetails, ResponseFormat, UsageBody
 from transom.server.sampling_params import Streaming
 from transom.text.output import OutputText
-from transom.values import FinishReason
+from transom.values import FinishReason, Request, RequestId
 
 
 @dataclass(frozen=True, slots=True)
 class Generation:
-    """One HTTP request, ready for the engine. Every prompt has the same number of outputs, in the same order.
+    """One HTTP request, ready for the engine: a request to the engine per prompt, and the outputs of all.
 
-    `param` is the field that holds the prompt, for error messages.
+    Each prompt has the same number of outputs; outputs are in the order of the prompts. `param` is the field
+    that holds the prompt, for error messages.
     """
 
-    prompts: tuple[Prompt, ...]
+    requests: tuple[Request, ...]
     outputs: tuple[OutputText, ...]
     format: ResponseFormat
     streaming: Streaming | None
     param: str
 
-    def families(self) -> Iterator[tuple[Prompt, tuple[OutputText, ...]]]:
-        """Each prompt with its outputs."""
-        each = len(self.outputs) // len(self.prompts)
-        for number, prompt in enumerate(self.prompts):
-            yield prompt, self.outputs[number * each : (number + 1) * each]
+    def families(self) -> Iterator[tuple[Request, tuple[OutputText, ...]]]:
+        """Each request with its outputs."""
+        each = len(self.outputs) // len(self.requests)
+        for number, request in enumerate(self.requests):
+            yield request, self.outputs[number * each : (number + 1) * each]
 
     @property
     def prompt_tokens(self) -> int:
-        return sum(len(prompt.tokens) for prompt in self.prompts)
+        return sum(len(request.prompt) for request in self.requests)
 
 
 class OutputProcessor:
@@ -44,13 +45,13 @@ class OutputProcessor:
         self._generation = generation
         self._replies = replies
         self._log = request_log
-        self._by_number: dict[int, OutputText] = {}
-        self._families: dict[int, tuple[OutputText, ...]] = {}
-        """Outputs by the number of the prompt's first one: prompt log-probabilities arrive once for all."""
-        for prompt, family in generation.families():
-            first = replies.submit(prompt)
-            self._families[first] = family
-            self._by_number.update(enumerate(family, first))
+        self._outputs: dict[RequestId, OutputText] = {}
+        self._families: dict[RequestId, tuple[OutputText, ...]] = {}
+        """All outputs of a request: log-probabilities of its prompt arrive once for all of them."""
+        for request, family in generation.families():
+            replies.submit(request)
+            self._families[request.id] = family
+            self._outputs.update(zip(request.ids, family, strict=True))
 
     @property
     def done(self) -> bool:
@@ -61,12 +62,12 @@ class OutputProcessor:
         for reply in await self._replies.take():
             match reply:
                 case wire.TokenOut():
-                    self._add_token(self._by_number[reply.id], reply)
-                case wire.ScoreOut():
+                    self._add_token(self._outputs[reply.id], reply)
+                case wire.PromptLogprobOut():
                     for output in self._families[reply.id]:
                         output.add_prompt_logprob(reply.logprob, reply.top)
                 case wire.EndOut():
-                    self._end(self._by_number[reply.id], reply)
+                    self._end(self._outputs[reply.id], reply)
 
     def _add_token(self, output: OutputText, reply: wire.TokenOut) -> None:
         if output.tokens == 0:

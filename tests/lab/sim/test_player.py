@@ -122,7 +122,7 @@ def test_every_arrival_ends_once_with_the_tokens_it_was_to_get(name: str) -> Non
         assert life.reason is ended and not life.refused
         assert len(life.token_times) == len(arrival.outputs)
         assert life.token_times[-1] == life.ended_at
-    assert played.stats.finished == len(played.lives)
+    assert played.stats.requests_finished == len(played.lives)
     assert played.stats.generated_tokens == played.trace.output_tokens
     assert played.stats.prompt_tokens == played.trace.prompt_tokens
     assert sum(played.samples[-1].tokens.values()) == played.trace.prompt_tokens
