@@ -11,6 +11,7 @@ from transom.config import EngineConfig
 from transom.engine.batch import chosen_from
 from transom.engine.engine import Engine
 from transom.engine.runner import ModelRunner
+from transom.kv.check import check
 from transom.models.decoder import Batch, forward, head
 from transom.models.spec import Model
 from transom.ops.protocol import F32, Ops, SpanRows
@@ -113,7 +114,7 @@ def play(engine: Engine, runner: RecordingRunner, arrivals: Sequence[tuple[int, 
         outcome = iterate(engine.scheduler, due, runner, float(number), SameWeights())
         assert outcome.failure is None, outcome.failure
         assert not outcome.rejected, outcome.rejected
-        engine.cache.check()
+        check(engine.cache)
         for event in outcome.events:
             played.hear(event)
         if not pending and wanted <= played.ended.keys():
@@ -173,7 +174,7 @@ def assert_scores_equal_cold(
     prompt = request.prompt[max(1, first) :]
     prompt = prompt[: len(scores)] if cut else prompt
     rows = cold_logits(ops, model, request.prompt.tolist(), max(1, first))[: len(prompt)]
-    logprobs, best, best_logprobs = ReferenceOps().score(rows, prompt, top)
+    logprobs, best, best_logprobs = ReferenceOps().logprobs(rows, prompt, top)
     assert [score.token for score in scores] == prompt.tolist()
     assert [score.logprob for score in scores] == logprobs.tolist()
     assert [[a.token for a in score.top] for score in scores] == best.tolist()

@@ -24,7 +24,7 @@ from transom.engine.weights import DiskWeights
 from transom.errors import BadRequest
 from transom.models.load import load_model
 from transom.models.spec import Model
-from transom.ops.choose import choose_ops
+from transom.ops.backend import choose_ops
 from transom.sched.loop import iterate
 from transom.values import (
     FinishReason,

@@ -5,6 +5,7 @@ import pytest
 from tests.sched.world import RunnerBroke, World
 
 from transom.errors import BadRequest
+from transom.kv.check import check
 from transom.sched.loop import iterate
 from transom.sched.scheduler import Scheduler
 from transom.steps import StepResult, StepWork
@@ -63,7 +64,7 @@ def test_a_result_that_does_not_answer_the_step_is_a_failure_of_the_runner() -> 
     taken = iterate(world.scheduler, [Submit(request)], Mute())
     assert isinstance(taken.failure, ValueError)
     assert [type(event) for event in taken.events] == [Ended]
-    world.cache.check()
+    check(world.cache)
     world.require_empty()
 
 

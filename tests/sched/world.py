@@ -13,12 +13,14 @@ from numpy.typing import NDArray
 
 from transom.errors import BadRequest
 from transom.kv.cache import Holding, HybridCache
+from transom.kv.check import check
 from transom.kv.component_specs import ComponentSpec, From, Full, State, Window
 from transom.kv.layout import CacheLayout, PrefixCaching, address_space, pages_alone
 from transom.sched.config import SchedulerConfig
 from transom.sched.loop import Iteration, iterate
 from transom.sched.policy import SchedulePolicy
 from transom.sched.request import Idle
+from transom.sched.running import ALLOCATED, FULL_UNTIL, ROW
 from transom.sched.step_cost import StepCost
 from transom.steps import SpanWork, StepResult, StepWork
 from transom.values import (
@@ -149,7 +151,7 @@ class ContentRunner:
         self, component: int, row: int, start: int, end: int
     ) -> tuple[NDArray[np.int32], NDArray[np.int64]]:
         positions = np.arange(start, end)
-        pages = self.cache.rows[component].table[row, positions // self.page_size]
+        pages = self.cache.page_tables[component][row, positions // self.page_size]
         assert (pages > 0).all(), (component, row, start, end, pages)
         return pages, positions % self.page_size
 
@@ -171,7 +173,7 @@ class ContentRunner:
 
     def _check_state(self, c: int, span: SpanWork, end: int) -> None:
         """The request's own state is that after `end` tokens; before its first token it may be anything."""
-        page = self.cache.rows[c].table[span.row, 0]
+        page = self.cache.page_tables[c][span.row, 0]
         assert page > 0, span
         if end:
             assert self.stored[c][page, 0] == self.truth[span.request][end - 1], (span, end)
@@ -187,7 +189,7 @@ class ContentRunner:
             values.append(last)
         for c, component in enumerate(self.cache.layout.components):
             if isinstance(component, State):
-                self.stored[c][self.cache.rows[c].table[span.row, 0], 0] = values[-1]
+                self.stored[c][self.cache.page_tables[c][span.row, 0], 0] = values[-1]
                 continue
             pages, offsets = self._slots(c, span.row, span.start, span.end)
             self.stored[c][pages, offsets] = values
@@ -195,7 +197,7 @@ class ContentRunner:
     def _scribble(self, span: SpanWork) -> None:
         for c, component in enumerate(self.cache.layout.components):
             if isinstance(component, State):
-                self.stored[c][self.cache.rows[c].table[span.row, 0], 0] = -7
+                self.stored[c][self.cache.page_tables[c][span.row, 0], 0] = -7
                 continue
             pages, offsets = self._slots(c, span.row, span.start, span.end)
             self.stored[c][pages, offsets] = -7
@@ -344,7 +346,7 @@ class World:
         self.iterations.append(taken)
         for event in taken.events:
             self._record(event)
-        self.cache.check()
+        check(self.cache)
         stats = self.scheduler.stats()
         assert stats.idle[IdleReason.NO_ROOM] == self.no_room_expected, stats
         if taken.failure is not None:
@@ -416,7 +418,7 @@ class World:
         for component in stats.components:
             assert component.referenced == 0 and component.private == 0, component
             assert component.free + component.unreferenced == component.capacity, component
-        assert self.cache.space().bytes == (self.cache.layout.budget or 0)
+        assert self.cache.available.bytes == (self.cache.layout.budget or 0)
         assert self.cache.pending_copies() == ()
 
     def finish(self) -> None:
@@ -453,13 +455,18 @@ class World:
     def swell(self, ballast: Sequence[Holding]) -> None:
         """`ballast` takes every page of at least one component."""
         for holding in ballast:
-            while min(self.cache.room()) > 0 and holding.allocated < self.context:
+            while min(self.cache.available.alone()) > 0 and holding.allocated < self.context:
                 self.cache.extend(holding, min(self.context, holding.allocated + self.cache.layout.page_size))
-        assert min(self.cache.room()) == 0, self.cache.room()
+        assert min(self.cache.available.alone()) == 0, self.cache.available.alone()
 
     def shrink(self, ballast: Sequence[Holding]) -> None:
         for holding in ballast:
             self.cache.drop(holding)
+
+    def held_alone(self) -> NDArray[np.int64]:
+        """Pages that each running request holds alone, [components, requests]."""
+        columns = self.scheduler._requests.running.columns()
+        return self.cache.held_alone(columns[ROW], columns[ALLOCATED], columns[FULL_UNTIL])
 
     def retract_all(self) -> None:
         """Every running request is retracted, for no reason of its own."""

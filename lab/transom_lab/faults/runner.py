@@ -9,6 +9,7 @@ from dataclasses import replace
 
 import numpy as np
 
+from transom.kv.check import inside
 from transom.kv.holding import Holding
 from transom.steps import SpanWork, StepResult, StepWork
 from transom.values import RequestId, SampledToken
@@ -79,7 +80,7 @@ class FaultyRunner:
 
     def settle(self) -> None:
         """After a turn: who has lost its row is not looked after any more; free pages hold nothing."""
-        holdings = self._memory.cache.holdings
+        holdings = inside(self._memory.cache).holdings
         self._jobs = {id: job for id, job in self._jobs.items() if holdings[job.holding.row] is job.holding}
         for holding in holdings:
             if holding is not None and holding.request not in self._jobs:  # born, and not in a step yet
@@ -91,7 +92,7 @@ class FaultyRunner:
 
     def _job(self, span: SpanWork) -> Job:
         """The request of a span, which says where it stands, in its own tokens, and of repairs what is so."""
-        holding, asked = self._memory.cache.holdings[span.row], self._asked(span.request)
+        holding, asked = inside(self._memory.cache).holdings[span.row], self._asked(span.request)
         assert holding is not None and holding.request == span.request, (span, holding)
         job = self._jobs.get(span.request)
         if job is None or job.holding is not holding:
@@ -120,7 +121,7 @@ class FaultyRunner:
             chosen.update(dict.fromkeys([span.request, *born] if wanted else [], span.request))
             seeds = [sampling.seed for sampling in span.siblings]
             assert seeds == [self._asked(id).request.sampling.seed for id in born], (span, asked)
-        pending = self._memory.cache.pending
+        pending = inside(self._memory.cache).pending
         copied = frozenset(each.holding.request for each in pending if each.snapshot_of is None)
         return Seen({span.request: span.end for span in work.spans}, chosen, copied)
 
@@ -142,7 +143,7 @@ class FaultyRunner:
         """As who dies in the midst of it: what was to be stored holds anything."""
         memory, row = self._memory, job.holding.row
         for component, kind in enumerate(memory.kinds):
-            table = memory.cache.rows[component].table[row]
+            table = memory.cache.page_tables[component][row]
             first = max(span.start, span.store_from if memory.keeps_everything(component) else 0)
             if is_state(kind):
                 memory.contents.change_state(component, int(table[0]), GARBAGE)

@@ -14,7 +14,7 @@ from pathlib import Path
 from transom import __version__
 from transom.config import cores_available
 from transom.errors import ConfigError, ModelFileError
-from transom.ops.choose import choose_ops
+from transom.ops.backend import choose_ops
 from transom.weights.builtin import builtin_model, cache_folder, is_ready, resolve_model
 from transom.weights.catalogue import Installed
 from transom.weights.gguf import read_gguf

@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from transom.models.decoder import Batch
-from transom.ops.protocol import I32, ChoiceRows, SpanRows
+from transom.ops.protocol import I32, SamplingRows, SpanRows
 from transom.steps import SpanWork, StepWork
 
 
@@ -72,7 +72,7 @@ def _clipped(spans: Sequence[SpanWork], rows: SpanRows) -> SpanRows:
     return replace(rows, clips=np.fromiter((span.clip for span in spans), np.int32, len(spans)))
 
 
-def choices(work: StepWork) -> ChoiceRows:
+def choices(work: StepWork) -> SamplingRows:
     """How to choose, one row per token: of each span that samples, then of its siblings.
 
     The counter is the position of the token chosen.
@@ -83,7 +83,7 @@ def choices(work: StepWork) -> ChoiceRows:
         if span.sampling is not None
         for how in (span.sampling, *span.siblings)
     ]
-    return ChoiceRows(
+    return SamplingRows(
         temperature=_floats([how.temperature for _, how in asked]),
         top_k=np.array([how.top_k for _, how in asked], dtype=np.int32),
         top_p=_floats([how.top_p for _, how in asked]),

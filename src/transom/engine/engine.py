@@ -11,10 +11,11 @@ from transom.engine.runner import ModelRunner
 from transom.engine.sizing import Sizing, size_pools
 from transom.engine.weights import DiskWeights
 from transom.kv.cache import HybridCache
+from transom.kv.check import check
 from transom.kv.stats import ComponentStats
 from transom.models.load import load_model
 from transom.models.spec import Model, weights_bytes
-from transom.ops.choose import choose_ops
+from transom.ops.backend import choose_ops
 from transom.ops.protocol import Ops
 from transom.ops.store import KVStore
 from transom.sched import loop as sched
@@ -34,7 +35,7 @@ class Engine:
         self.sizing = size_pools(model.spec, config)
         self.cache = HybridCache(self.sizing.layout)
         self.store = KVStore(self.sizing.shapes, self.sizing.layout.pages)
-        tables = [rows.table for rows in self.cache.rows]
+        tables = list(self.cache.page_tables)
         self.runner = ModelRunner(
             ops, model, self.store, tables, [rule.keeps_all for rule in self.cache.rules]
         )
@@ -50,7 +51,7 @@ class Engine:
         """One step: see `transom.sched.loop`."""
         iteration = sched.iterate(self.scheduler, commands, self.runner, time.monotonic(), self.weights)
         if self.config.paranoid or iteration.idle is not None:
-            self.cache.check()
+            check(self.cache)
         return iteration
 
     def stats(self) -> wire.Stats:

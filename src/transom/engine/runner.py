@@ -80,7 +80,7 @@ class ModelRunner:
         outputs = [1 + len(span.siblings) for span in spans]
         if len(logits) < sum(outputs):
             logits = np.repeat(logits, outputs, axis=0)
-        tokens, logprobs = self._ops.choose(logits, choices(work))
+        tokens, logprobs = self._ops.sample(logits, choices(work))
         if not any(span.top for span in spans):
             return map(SampledToken, tokens.tolist(), logprobs.tolist())
         tops = [span.top for span, count in zip(spans, outputs, strict=True) for _ in range(count)]
@@ -101,7 +101,7 @@ class ModelRunner:
 
     def _scored(self, logits: F32, tokens: I32, tops: Sequence[int]) -> list[SampledToken]:
         """`tokens`, each by a row of logits, with as many alternatives as `tops` says."""
-        logprobs, best, best_logprobs = self._ops.score(logits, tokens, max(tops))
+        logprobs, best, best_logprobs = self._ops.logprobs(logits, tokens, max(tops))
         alternatives = [
             tuple(map(Alternative, best[row, :top].tolist(), best_logprobs[row, :top].tolist()))
             for row, top in enumerate(tops)
