@@ -68,7 +68,7 @@ def _run(options: argparse.Namespace) -> None:
 
     from transom.cli.batch.run import rate, run
     from transom.engine.supervisor import EngineLaunch
-    from transom.server.start import default_name
+    from transom.server.launch import default_name
     from transom.weights.tokenizer import load_text
 
     began, tokens = time.monotonic(), 0
