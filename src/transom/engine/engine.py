@@ -15,7 +15,7 @@ from transom.kv.check import check
 from transom.kv.stats import ComponentStats
 from transom.models.load import load_model
 from transom.models.spec import Model, weights_bytes
-from transom.ops.choose import choose_ops
+from transom.ops.backend import choose_ops
 from transom.ops.protocol import Ops
 from transom.ops.store import KVStore
 from transom.sched import loop as sched
