@@ -5,6 +5,7 @@ be derived from a table: a new parameter is also a field of `values.Sampling` an
 a key of `SamplingOptions`. A test compares the four.
 """
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, TypedDict
@@ -85,14 +86,18 @@ def sampling_arguments(options: Mapping[str, Any]) -> dict[str, Any]:
     return given
 
 
-def check_range(name: str, value: float, low: float, high: float) -> None:
-    """BadRequest, naming the parameter, unless `low <= value <= high`. NaN is out of every range."""
-    if not low <= value <= high:
-        raise BadRequest(f"{name} is {_shown(value)}; it must be between {low} and {high}", param=name)
+def check_range(name: str, value: float, low: float, high: float | None) -> None:
+    """BadRequest, naming the parameter, unless `low <= value <= high`; `high` None is no upper bound.
+
+    NaN is outside every range.
+    """
+    if not low <= value <= (math.inf if high is None else high):
+        bounds = f"at least {low}" if high is None else f"between {low} and {high}"
+        raise BadRequest(f"{name} is {_shown(value)}; it must be {bounds}", param=name)
 
 
 def _shown(value: float) -> str:
-    """For a message. JSON allows integers of a thousand digits."""
+    # JSON allows integers of a thousand digits, and Python refuses to print the longest ones.
     if isinstance(value, int) and abs(value) >= 10**30:
         return "a number of more than 30 digits"
     return str(value)

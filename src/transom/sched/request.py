@@ -15,7 +15,7 @@ from typing import NamedTuple
 import numpy as np
 
 from transom.kv.cache import Holding
-from transom.steps import Scoring, StepWork
+from transom.steps import PromptLogprobSpan, StepWork
 from transom.values import Ended, FinishReason, IdleReason, Request, RequestId, Tokens, Usage
 
 OUTPUT_RESERVE = 256
@@ -103,7 +103,7 @@ class Progress:
         prompt = len(self.request.prompt)
         return (self.logprobs_until if self.logprobs_until < prompt else self.length) - 1
 
-    def prompt_logprobs(self, span: Span) -> Scoring | None:
+    def prompt_logprobs(self, span: Span) -> PromptLogprobSpan | None:
         """The logprobs of prompt tokens that the logits of `span` are used for, if any.
 
         The logits at position p give the logprob of the token at p + 1.
@@ -112,7 +112,7 @@ class Progress:
         if self.logprobs_until >= prompt:
             return None
         start, end = max(span.start, self.logprobs_until - 1), min(span.end, prompt - 1)
-        return Scoring(start, self._buffer[start + 1 : end + 1]) if start < end else None
+        return PromptLogprobSpan(start, self._buffer[start + 1 : end + 1]) if start < end else None
 
     @property
     def kv_limit(self) -> int:

@@ -18,14 +18,14 @@ class SpanResult(NamedTuple):
 
     sampled: SampledToken | None
     siblings: tuple[SampledToken, ...]
-    scores: tuple[SampledToken, ...]
+    prompt_logprobs: tuple[SampledToken, ...]
 
 
 def span_result(result: StepResult, number: int) -> SpanResult:
     return SpanResult(
-        result.choices[number],
+        result.sampled[number],
         result.siblings[number] if result.siblings else (),
-        result.scores[number] if result.scores else (),
+        result.prompt_logprobs[number] if result.prompt_logprobs else (),
     )
 
 
@@ -43,9 +43,9 @@ class Results:
         running, span, siblings = scheduled
         progress = running.progress
         self._advance(running, span)
-        if work.scoring is not None:
-            progress.logprobs_until = work.scoring.end + 1
-            events.append(PromptLogprobs(progress.id, work.scoring.start + 1, result.scores))
+        if work.prompt_logprobs is not None:
+            progress.logprobs_until = work.prompt_logprobs.end + 1
+            events.append(PromptLogprobs(progress.id, work.prompt_logprobs.start + 1, result.prompt_logprobs))
         if result.sampled is None:
             if span.end == progress.limit:  # max_tokens is 0: the prompt was computed for its logprobs
                 events.append(self.requests.end(running, FinishReason.LENGTH))
