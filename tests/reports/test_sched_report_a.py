@@ -62,7 +62,7 @@ def with_prefix_computed(
 def contents(world: World) -> list[tuple[list[int], list[list[int]]]]:
     """What row 4 names in each component, and what is stored there."""
     rows = [table.table[ROW].copy() for table in world.cache.rows]
-    return [(row.tolist(), world.runner.stored[c][row].tolist()) for c, row in enumerate(rows)]
+    return [(row.tolist(), world.memory.contents.pages(c, row).tolist()) for c, row in enumerate(rows)]
 
 
 @every_layout

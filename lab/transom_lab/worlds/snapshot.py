@@ -1,4 +1,4 @@
-"""Everything a cache knows, as a value: what was rolled back must equal what was."""
+"""The whole state of a cache as a value, to compare before and after a transaction that is rolled back."""
 
 from dataclasses import fields
 from typing import Any
@@ -6,11 +6,11 @@ from typing import Any
 from transom.kv.cache import Holding, HybridCache
 from transom.kv.holding import Pending
 from transom.kv.pool import PagePool
-from transom_lab.fuzz.residency import nodes
+from transom_lab.worlds.residency import nodes
 
 
 def snapshot(cache: HybridCache) -> dict[str, Any]:
-    """Comparable, by topic. Not of the contents of pages: the cache knows none."""
+    """The state by topic, comparable. Page contents are not part of it: the cache does not know them."""
     names = {id(node): (space, prefix) for space, prefix, node in nodes(cache)}
     return {
         "pools": [_pool(pool) for pool in cache.pools],
@@ -33,14 +33,14 @@ def snapshot(cache: HybridCache) -> dict[str, Any]:
         "pending": [_pending(cache, pending) for pending in cache.pending],
         "discards": cache.pending_discards(),
         "pins": cache.pins.pins,
-        "told": (cache.log.next, cache.log.step, cache.log.epoch),
+        "journal": (cache.log.next, cache.log.step, cache.log.epoch),
         "epoch": cache.epoch,
         "counts": (cache.counters.traffic, cache.counters.admissions),
     }
 
 
 def same(before: dict[str, Any], after: dict[str, Any]) -> None:
-    """Topic by topic, so that a difference is readable."""
+    """Asserts equality topic by topic, so that the message names the difference."""
     assert before.keys() == after.keys()
     for name, value in before.items():
         assert value == after[name], (name, value, after[name])
