@@ -12,6 +12,7 @@ from hashlib import blake2b
 import numpy as np
 
 from transom.kv.cache import HybridCache, Namespace
+from transom.kv.check import inside
 from transom.kv.holding import Holding
 from transom.values import RequestId
 from transom_lab.fuzz import operations as do
@@ -90,7 +91,7 @@ def moves(scope: Scope, driver: Driver) -> Iterator[Move]:
         else:
             yield from ((operation,) for operation in _steps(scope, number, job.holding, len(job.tokens)))
     for component in scope.short:
-        if driver.cache.pools[component].idle:
+        if inside(driver.cache).pools[component].idle:
             yield (do.Evict(component, 1),)
     if driver.cache.epoch < scope.flushes:
         yield (do.Flush(),)
@@ -145,7 +146,7 @@ def _tried(driver: Driver, move: Move) -> bytes:
 def state_of(driver: Driver) -> bytes:
     """A digest of all that the cache knows, pages named in the order in which they are met."""
     cache = driver.cache
-    names: list[dict[int, int]] = [{0: 0} for _ in cache.pools]
+    names: list[dict[int, int]] = [{0: 0} for _ in inside(cache).pools]
 
     def named(component: int, pages: np.ndarray) -> list[int]:
         known = names[component]
@@ -157,10 +158,16 @@ def state_of(driver: Driver) -> bytes:
         for space, prefix, node in order
     ]
     place = {id(node): index for index, (_, _, node) in enumerate(order)}
-    orders = [[place[id(node)] for node in listed.items()] for listed in cache.tree.orders]
+    orders = [[place[id(node)] for node in listed.items()] for listed in inside(cache).tree.orders]
     running = sorted((_local(driver, number), number) for number in driver.jobs)
     rows = [
-        (local, [named(c, rows.table[driver.jobs[number].holding.row]) for c, rows in enumerate(cache.rows)])
+        (
+            local,
+            [
+                named(c, rows.table[driver.jobs[number].holding.row])
+                for c, rows in enumerate(inside(cache).tables)
+            ],
+        )
         for local, number in running
     ]
     row_owners = {id(driver.jobs[number].holding): index for index, (_, number) in enumerate(running)}
@@ -174,9 +181,9 @@ def state_of(driver: Driver) -> bytes:
             p.snapshot_of,
             row_owners.get(id(p.reads)),
         )
-        for p in cache.pending
+        for p in inside(cache).pending
     ]
-    free = [pool.free for pool in cache.pools]
+    free = [pool.free for pool in inside(cache).pools]
     return blake2b(repr((tree, orders, rows, pending, free)).encode(), digest_size=16).digest()
 
 

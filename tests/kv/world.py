@@ -5,6 +5,7 @@ from contextlib import contextmanager
 from typing import Any
 from unittest.mock import patch
 
+from transom.kv.check import inside
 from transom.kv.component_specs import ComponentSpec
 from transom.kv.journal import Journal
 from transom.kv.layout import CacheLayout, PrefixCaching
@@ -65,7 +66,7 @@ class World(CacheWorld):
             super().__init__(CacheLayout(kinds, pages, page_size, rows, context, caching, **layout))
 
     def set_fuse(self, fuse: int | None) -> None:
-        journal = self.cache._journal
+        journal = inside(self.cache).journal
         assert isinstance(journal, FaultyJournal)
         journal.fuse = fuse
 

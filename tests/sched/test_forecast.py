@@ -6,13 +6,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.sched.world import World
 
+from transom.kv.budget import Capacity
 from transom.kv.component_specs import Full, State, Window
 from transom.kv.page_rules import RangePages, page_rule
-from transom.kv.room import Capacity
 from transom.sched.forecast import Counts, Forecast, Life, Lives, forecast, steps_to_go
 from transom.sched.outlook import Ceiling, Outlook
 from transom.sched.output_lengths import OutputLengths
-from transom.sched.releases import held_alone, releases
 from transom.sched.running import LIMIT
 from transom.values import RequestId
 
@@ -139,9 +138,9 @@ def test_what_others_read_too_does_not_come_back() -> None:
         world.submit([*distinct(16, 1), *distinct(5, seed)], 3)
     world.step()
     running = world.scheduler._requests.running
-    alone = held_alone(world.cache, running.columns())
+    alone = world.held_alone()
     assert alone.tolist() == [[7 - 4, 6 - 4, 6 - 4], [2, 2, 2]]
-    assert [list(releases(world.cache, [state.holding])) for state in running.states()] == alone.T.tolist()
+    assert [list(world.cache.freed_by([state.holding])) for state in running.states()] == alone.T.tolist()
     world.finish()
 
 

@@ -1,17 +1,17 @@
 from collections.abc import Callable, Mapping, Sequence
 
 from transom.sched.retraction import COMPARED, Price, choose_victims, price_per_byte
-from transom.sched.spans import Pages
+from transom.sched.spans import PageCounts
 
 
-def together(gains: Mapping[str, Pages]) -> Callable[[Sequence[str]], Pages]:
-    def releases(victims: Sequence[str]) -> Pages:
+def together(gains: Mapping[str, PageCounts]) -> Callable[[Sequence[str]], PageCounts]:
+    def releases(victims: Sequence[str]) -> PageCounts:
         return tuple(sum(gains[v][c] for v in victims) for c in range(2))
 
     return releases
 
 
-def lacking(*pages: int) -> Callable[[Pages], bool]:
+def lacking(*pages: int) -> Callable[[PageCounts], bool]:
     return lambda gain: all(g >= lack for g, lack in zip(gain, pages, strict=True))
 
 

@@ -8,7 +8,6 @@ from tests.sched.world import World, minimum
 from transom.kv.component_specs import Chunked, ComponentSpec, Full, State, Window
 from transom.kv.layout import PrefixCaching
 from transom.sched.policy import SchedulePolicy
-from transom.sched.releases import held_alone, releases
 from transom.sched.step_cost import StepCost
 
 PAGES = (1, 3, 4, 16)
@@ -104,8 +103,8 @@ def test_what_each_row_holds_alone_is_what_would_come_back_if_it_went(page: int)
             world.step()
             disturb(rng, world)
             running = world.scheduler._requests.running
-            alone = held_alone(world.cache, running.columns()).T.tolist()
-            assert alone == [list(releases(world.cache, [state.holding])) for state in running.states()]
+            alone = world.held_alone().T.tolist()
+            assert alone == [list(world.cache.freed_by([state.holding])) for state in running.states()]
             compared += len(alone)
     assert compared > 50
 

@@ -8,18 +8,21 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
+from numpy.typing import NDArray
 
 from transom.kv.cache import Holding
 from transom.kv.component_specs import ComponentSpec, Full, Window
 from transom.kv.layout import CacheLayout, PrefixCaching, address_space, pages_alone
 from transom.sched.config import SchedulerConfig
-from transom.sched.loop import Abort, Flush, Iteration, Submit
+from transom.sched.loop import Iteration
 from transom.sched.policy import SchedulePolicy
-from transom.sched.request import Idle, IdleReason
+from transom.sched.request import Idle
+from transom.sched.running import ALLOCATED, FULL_UNTIL, ROW
 from transom.values import (
     Ended,
     Event,
     FinishReason,
+    IdleReason,
     PromptLogprobs,
     Request,
     RequestId,
@@ -27,6 +30,7 @@ from transom.values import (
     Sibling,
     TokenSampled,
 )
+from transom.wire import Abort, Flush, Submit
 from transom_lab.worlds.events import Failure
 from transom_lab.worlds.expected import ExpectedOutput, ToyModel
 from transom_lab.worlds.scheduler_world import SchedulerWorld
@@ -161,7 +165,7 @@ class World(SchedulerWorld):
                 self.texts[event.request].append(event.token)
             case PromptLogprobs():
                 output.score(event)
-                self.scores.setdefault(event.request, []).extend(score.logprob for score in event.scores)
+                self.scores.setdefault(event.request, []).extend(score.logprob for score in event.tokens)
 
     def drain(self, iterations_max: int = 5000) -> None:
         """Iterates until no work is left."""
@@ -225,9 +229,9 @@ class World(SchedulerWorld):
     def swell(self, ballast: Sequence[Holding]) -> None:
         """Extends `ballast` until at least one component has no page left."""
         for holding in ballast:
-            while min(self.cache.room()) > 0 and holding.allocated < self.context:
+            while min(self.cache.available.alone()) > 0 and holding.allocated < self.context:
                 self.cache.extend(holding, min(self.context, holding.allocated + self.cache.layout.page_size))
-        assert min(self.cache.room()) == 0, self.cache.room()
+        assert min(self.cache.available.alone()) == 0, self.cache.available.alone()
 
     def shrink(self, ballast: Sequence[Holding]) -> None:
         for holding in ballast:
@@ -238,3 +242,8 @@ class World(SchedulerWorld):
         for running in tuple(self.scheduler._requests.running):
             self.scheduler._requests.give_back(running)
             self.scheduler._requests.retract(running)
+
+    def held_alone(self) -> NDArray[np.int64]:
+        """Pages that each running request holds alone, [components, requests]."""
+        columns = self.scheduler._requests.running.columns()
+        return self.cache.held_alone(columns[ROW], columns[ALLOCATED], columns[FULL_UNTIL])

@@ -108,7 +108,7 @@ def _cost(options: argparse.Namespace) -> None:
     require("--seed", options.seed, 0, 2**63 - 1)
     config = EngineConfig(model=options.model, threads=options.threads)
     find_model(options.model)
-    from transom_lab.sim.bench import bench_cost
+    from transom_lab.sim.calibration import bench_cost
 
     bench_cost(config, options.seed, options.output)
 

@@ -129,10 +129,10 @@ def _run(options: argparse.Namespace) -> None:
     if options.requests is not None:
         require("--requests", options.requests, 1, 10_000_000)
     engine = engine_config(options)
-    from transom_lab.sim.command import Asked, simulate
+    from transom_lab.sim.command import SimulateOptions, simulate
 
     simulate(
-        Asked(
+        SimulateOptions(
             workload=options.workload,
             trace=options.trace,
             requests=options.requests,

@@ -1,27 +1,28 @@
 """A scheduler under injected events, judged after every iteration."""
 
-from dataclasses import astuple, dataclass, replace
+from dataclasses import dataclass, replace
 
+import msgspec
 import numpy as np
 
-from transom.sched.commands import WeightsRefused, WeightsUpdated
+from transom.kv.check import inside
+from transom.sched.commands import Drained, WeightsRefused, WeightsUpdated
 from transom.sched.config import SchedulerConfig
-from transom.sched.loop import (
-    Abort,
-    AbortAll,
-    Drain,
-    Drained,
-    Flush,
-    Iteration,
-    Pause,
-    Resume,
-    Submit,
-    UpdateWeights,
-)
+from transom.sched.loop import Iteration
 from transom.sched.policy import SchedulePolicy
-from transom.sched.request import IdleReason
 from transom.sched.step_cost import StepCost
-from transom.values import Ended, Logprobs, PauseMode, Request, RequestId, Sampling, Sibling, UpdateMode
+from transom.values import (
+    Ended,
+    IdleReason,
+    Logprobs,
+    PauseMode,
+    Request,
+    RequestId,
+    Sampling,
+    Sibling,
+    UpdateMode,
+)
+from transom.wire import Abort, AbortAll, Drain, Flush, Pause, Resume, Submit, UpdateWeights
 from transom_lab.faults.judge import Judge
 from transom_lab.fuzz.driver import layout_of
 from transom_lab.fuzz.operations import Setting
@@ -283,14 +284,15 @@ class FaultWorld:
         self.memory.audit()
         self._require_counted()
         self.cache.flush()
-        assert all(pool.free == pool.capacity for pool in self.cache.pools), self.cache.stats()
-        assert not self.cache.tree.roots, self.cache.tree.roots
+        assert all(pool.free == pool.capacity for pool in inside(self.cache).pools), self.cache.stats()
+        assert not inside(self.cache).tree.roots, inside(self.cache).tree.roots
 
     def _require_counted(self) -> None:
         """The scheduler's statistics agree with what was seen from the outside."""
         stats, outputs = self.scheduler.stats(), self.judge.outputs.values()
-        assert (stats.finished, stats.running, stats.waiting) == (len(outputs), 0, 0), stats
+        assert (stats.requests_finished, stats.running, stats.waiting) == (len(outputs), 0, 0), stats
         assert stats.generated_tokens == sum(output.received for output in outputs), stats
         assert stats.steps == len(self.runner.steps), (stats, len(self.runner.steps))
-        assert all(type(value) in (int, float, dict) for value in astuple(stats)), ("not plain", stats)
+        plain = (int, float, dict, tuple)
+        assert all(type(value) in plain for value in msgspec.structs.astuple(stats)), stats
         assert stats.idle[IdleReason.NO_ROOM] == 0, stats

@@ -5,11 +5,11 @@ from collections import Counter
 import numpy as np
 
 from transom.errors import NoSpace
+from transom.kv.budget import Capacity
 from transom.kv.cache import CacheLayout, Namespace, Offer, PrefixCaching
-from transom.kv.eviction import reclaim
+from transom.kv.check import evict, inside
 from transom.kv.eviction_policy import CachePolicy
 from transom.kv.layout import address_space
-from transom.kv.room import Capacity
 from transom.values import RequestId, Tokens
 from transom_lab.fuzz import operations as do
 from transom_lab.fuzz.operations import Operation, Setting
@@ -77,7 +77,8 @@ class Driver:
         self.done[type(operation).__name__] += 1
         self.world.clear_free_pages()
         if not self.jobs:
-            assert self.cache.room() == self.cache.layout.pages, ("lost", self.cache.room())
+            pages = self.cache.available.alone()
+            assert pages == self.cache.layout.pages, ("lost", pages)
 
     def end(self) -> None:
         """Ends every request. Then no page is referenced, and after a flush every page is free."""
@@ -87,7 +88,7 @@ class Driver:
         self.cache.flush()
         stats = self.cache.stats()
         assert all(component.free == component.capacity for component in stats.components), stats
-        assert not self.cache.tree.roots, self.cache.tree.roots
+        assert not inside(self.cache).tree.roots, inside(self.cache).tree.roots
 
     def _dispatch(self, operation: Operation) -> bool:
         """Returns whether the operation could be done. Raises NoSpace."""
@@ -146,19 +147,19 @@ class Driver:
         """A fresh offer costs exactly the pages it states. A stale one starts where it states, or fails."""
         if namespace.epoch != self.cache.epoch:
             return False
-        room, fresh = self.cache.space(), offer in self.cache.offers(namespace, tokens)
+        available, fresh = self.cache.available, offer in self.cache.offers(namespace, tokens)
         cost = [take + pin for take, pin in zip(offer.takes, offer.pins, strict=True)]
-        fits = len(self.jobs) < self.setting.rows and room.covers(cost)
+        fits = len(self.jobs) < self.setting.rows and available.covers(cost)
         priority = request % PRIORITIES
         try:
             holding = self.cache.admit(RequestId(request), namespace, tokens, offer, priority=priority)
         except NoSpace:
-            assert not (fresh and fits), ("an offer that fits was refused", offer, room)
-            assert self.cache.space() == room, ("a refusal took pages", room)
+            assert not (fresh and fits), ("an offer that fits was refused", offer, available)
+            assert self.cache.available == available, ("a refusal took pages", available)
             raise
         assert (holding.start, holding.clip) == (offer.begin.start, offer.begin.clip), (holding, offer)
         if fresh:
-            assert fits and self.cache.space() == room.less(cost), (offer, room)
+            assert fits and self.cache.available == available.less(cost), (offer, available)
         end = len(tokens)
         assert self.cache.growth(offer.begin, end) == self.cache.growth(holding, end), (offer, holding)
         job = Job(holding, tokens)
@@ -169,21 +170,20 @@ class Driver:
     def _evict(self, operation: do.Evict) -> bool:
         """Eviction frees the pages and leaves the available capacity as it was."""
         cache, component = self.cache, operation.component
-        if component >= len(cache.pools):
+        if component >= len(self.world.kinds):
             return False
-        idle, space = cache.pools[component].idle, cache.space()
+        pool, available = inside(cache).pools[component], cache.available
+        idle = pool.idle
         if not idle:
             return False
-        with cache.transaction():
-            reclaim(cache.tree, component, min(idle, operation.pages))
-            cache.forget_lost_snapshots()
-        assert cache.pools[component].idle <= idle - min(idle, operation.pages), (operation, idle)
-        assert cache.space() == space, (operation, space)
+        evict(cache, component, min(idle, operation.pages))
+        assert pool.idle <= idle - min(idle, operation.pages), (operation, idle)
+        assert cache.available == available, (operation, available)
         return True
 
     def _fork(self, parent: Job, child: int) -> bool:
         """A fork shares its parent's pages, and allocates only the pages that it will write to."""
-        copies = [pending for pending in self.cache.pending if pending.snapshot_of is None]
+        copies = [pending for pending in inside(self.cache).pending if pending.snapshot_of is None]
         if child in self.jobs or any(pending.holding is parent.holding for pending in copies):
             return False
         before = snapshot(self.cache)
@@ -199,16 +199,16 @@ class Driver:
 
     def _pin(self, operation: do.Pin) -> bool:
         """A pin changes the order of eviction only. Beyond the limit it is refused and changes nothing."""
-        before, kept, space = snapshot(self.cache), self.world.resident(), self.cache.space()
+        before, kept, available = snapshot(self.cache), self.world.resident(), self.cache.available
         namespace, tokens = self._prompt(0, operation.tokens, "")
         try:
             pinned = self.cache.pin(namespace, tokens, operation.steps)
         except NoSpace:
             same(before, snapshot(self.cache))
             raise
-        assert (self.world.resident(), self.cache.space()) == (kept, space), operation
+        assert (self.world.resident(), self.cache.available) == (kept, available), operation
         assert 0 <= pinned <= len(operation.tokens), (pinned, operation)
-        assert sum(pin.tokens for pin in self.cache.pins.pins) <= self.setting.pin_tokens, operation
+        assert sum(pin.tokens for pin in inside(self.cache).pins.pins) <= self.setting.pin_tokens, operation
         return True
 
     # ---------------------------------------------------------------- running requests
@@ -223,7 +223,7 @@ class Driver:
                 return self._run(job, min(job.holding.allocated, job.holding.computed + tokens))
             case do.Truncate(tokens=tokens):
                 return self._truncate(job, max(job.holding.computed, job.holding.allocated - tokens))
-        before = self.cache.space()
+        before = self.cache.available
         match operation:
             case do.Publish():
                 self.cache.publish(job.holding, job.tokens)
@@ -232,7 +232,7 @@ class Driver:
             case do.Drop():
                 self.world.drop(job)
                 del self.jobs[operation.request]
-        self._require_no_less(operation, before, self.cache.space())
+        self._require_no_less(operation, before, self.cache.available)
         return True
 
     def _require_no_less(self, operation: Operation, before: Capacity, after: Capacity) -> None:
@@ -251,14 +251,14 @@ class Driver:
         """`extend` succeeds exactly when there is capacity, and takes exactly the growth it stated."""
         if end <= job.holding.allocated:
             return False
-        growth, room = self.cache.growth(job.holding, end), self.cache.space()
-        fits = room.covers(growth)
+        growth, available = self.cache.growth(job.holding, end), self.cache.available
+        fits = available.covers(growth)
         try:
             self.cache.extend(job.holding, end)
         except NoSpace:
-            assert not fits and self.cache.space() == room, (growth, room, self.cache.space())
+            assert not fits and self.cache.available == available, (growth, available, self.cache.available)
             raise
-        assert fits and self.cache.space() == room.less(growth), (growth, room)
+        assert fits and self.cache.available == available.less(growth), (growth, available)
         return True
 
     def _run(self, job: Job, end: int) -> bool:

@@ -19,12 +19,12 @@ from transom.ops.native import NativeOps, info, set_isa, set_threads
 from transom.ops.protocol import (
     F32,
     AttentionShape,
-    ChoiceRows,
     Gate,
     PackedMatrix,
     PagedKV,
     Precision,
     Prepared,
+    SamplingRows,
     SpanRows,
 )
 
@@ -154,7 +154,8 @@ def random_matrix(
 
 
 def size(matrix: PackedMatrix) -> int:
-    return matrix.codes.nbytes + matrix.scales.nbytes + (0 if matrix.minima is None else matrix.minima.nbytes)
+    offsets = 0 if matrix.zero_offsets is None else matrix.zero_offsets.nbytes
+    return matrix.codes.nbytes + matrix.scales.nbytes + offsets
 
 
 def rows(count: int, width: int) -> F32:
@@ -276,7 +277,7 @@ def choose_lines(sizes: Sizes) -> Iterator[Line]:
         ("top-p 0.9", 0.8, 0, 0.9),
     ):
         for count in (1, 16):
-            how = ChoiceRows(
+            how = SamplingRows(
                 temperature=np.full(count, temperature, np.float32),
                 top_k=np.full(count, top_k, np.int32),
                 top_p=np.full(count, top_p, np.float32),
@@ -284,7 +285,7 @@ def choose_lines(sizes: Sizes) -> Iterator[Line]:
                 seed=np.arange(count, dtype=np.uint64),
                 position=np.zeros(count, np.int32),
             )
-            seconds = sizes.best(partial(OPS.choose, logits[:count], how))
+            seconds = sizes.best(partial(OPS.sample, logits[:count], how))
             yield Line(f"{name}, {count} rows", seconds, logits[:count].nbytes, 0)
 
 

@@ -14,6 +14,7 @@ import numpy as np
 
 from transom.bench.sheet import Row, Sheet, Wanted, publish
 from transom.kv.cache import CacheLayout, HybridCache
+from transom.kv.check import inside
 from transom.kv.component_specs import Full, Window
 from transom.kv.eviction import reclaim
 from transom.kv.holding import Holding
@@ -165,14 +166,14 @@ class Bench:
 
     def reclaim(self, component: int, pages: int) -> float:
         """Pages of one pool. At page 16 a victim has 7 window pages of no use, or 4 to 16 full ones."""
-        before = self.cache.pools[component].free
+        before = inside(self.cache).pools[component].free
 
         def one(n: int) -> None:
             with self.cache.transaction():
-                reclaim(self.cache.tree, component, pages)
+                reclaim(inside(self.cache).tree, component, pages)
 
         took = median_us(one, nothing, RECLAIM_ROUNDS)
-        assert self.cache.pools[component].free >= before + RECLAIM_ROUNDS * pages
+        assert inside(self.cache).pools[component].free >= before + RECLAIM_ROUNDS * pages
         return took
 
 

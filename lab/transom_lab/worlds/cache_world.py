@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from transom.kv.cache import CacheLayout, Holding, HybridCache, Namespace, Offer
+from transom.kv.check import check, inside
 from transom.kv.pool import owner_of
 from transom.kv.radix_tree import Node
 from transom.steps import Discard, PageCopy
@@ -172,7 +173,7 @@ class CacheWorld:
         if start < end:
             entries = slice(start // self.page_size, (end - 1) // self.page_size + 1)
             pages = self.row(job, component)[entries]
-            owners = self.cache.pools[component].owners()[pages]
+            owners = inside(self.cache).pools[component].owners()[pages]
             assert (owners == owner_of(job.holding.row)).all(), ("written to", job.holding, pages, owners)
 
     def spoil(self, job: Job, end: int, garbage: np.uint64) -> None:
@@ -194,7 +195,7 @@ class CacheWorld:
 
         A page that a pending copy still reads keeps its contents: a fork may outlive the request it copies.
         """
-        for component, pool in enumerate(self.cache.pools):
+        for component, pool in enumerate(inside(self.cache).pools):
             read = [copy.source for copy in self.cache.pending_copies() if copy.component == component]
             free = pool.free_pages()
             self.contents.clear(component, free[~np.isin(free, read)] if read else free)
@@ -203,7 +204,7 @@ class CacheWorld:
 
     def row(self, job: Job, component: int) -> NDArray[np.int32]:
         """The job's page ids in a component."""
-        pages: NDArray[np.int32] = self.cache.rows[component].table[job.holding.row]
+        pages: NDArray[np.int32] = self.cache.page_tables[component][job.holding.row]
         return pages
 
     def exact_keys(self, job: Job, layer: int, start: int, end: int) -> Mask:
@@ -236,7 +237,7 @@ class CacheWorld:
 
     def audit(self) -> None:
         """Asserts all invariants of the cache, the contents of the tree, and what each job reads next."""
-        self.cache.check()
+        check(self.cache)
         for namespace, prefix, node in self.nodes():
             self._audit_node(namespace, prefix, node)
         if not self.cache.pending_copies():

@@ -134,10 +134,10 @@ class ExpectedOutput:
 
     def score(self, event: PromptLogprobs) -> None:
         """Asserts that `event` has the next scores of the prompt."""
-        assert event.scores and event.first == self.scored, (event, self)
-        right = tuple(self.at(event.first + offset) for offset in range(len(event.scores)))
+        assert event.tokens and event.first == self.scored, (event, self)
+        right = tuple(self.at(event.first + offset) for offset in range(len(event.tokens)))
         self.scored += len(right)
-        assert event.scores == right and self.scored <= len(self.request.prompt), (event, self)
+        assert event.tokens == right and self.scored <= len(self.request.prompt), (event, self)
 
     def end(self, event: Ended) -> None:
         """Asserts the usage of a request that ended."""

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
+from transom.kv.check import inside
 from transom.kv.holding import Holding
 from transom.sched.step_cost import StepCost
 from transom.steps import SpanWork, StepResult, StepWork
@@ -117,7 +118,7 @@ class ContentRunner:
 
     def settle(self) -> None:
         """After an iteration: forgets requests that lost their row, and empties free pages."""
-        holdings = self.memory.cache.holdings
+        holdings = inside(self.memory.cache).holdings
         self._jobs = {id: job for id, job in self._jobs.items() if holdings[job.holding.row] is job.holding}
         for holding in holdings:
             # A sibling that was forked in this iteration has a row before it is in a step.
@@ -130,7 +131,7 @@ class ContentRunner:
 
     def _job(self, span: SpanWork) -> Job:
         """The request of a span. Asserts that the span agrees with its holding and its tokens."""
-        holding, output = self.memory.cache.holdings[span.row], self.outputs[span.request]
+        holding, output = inside(self.memory.cache).holdings[span.row], self.outputs[span.request]
         assert holding is not None and holding.request == span.request, (span, holding)
         job = self._jobs.get(span.request)
         if job is None or job.holding is not holding:
@@ -158,37 +159,37 @@ class ContentRunner:
             assert (span.sampling is not None) == wants, ("asks for a token, or does not", span, output)
             if wants:
                 sampled.update(dict.fromkeys([span.request, *self._siblings(span)], span.request))
-        pending = self.memory.cache.pending
+        pending = inside(self.memory.cache).pending
         copied = frozenset(each.holding.request for each in pending if each.snapshot_of is None)
         return Observed({span.request: span.end for span in work.spans}, sampled, copied)
 
     def _answer(self, work: StepWork) -> StepResult:
-        choices, siblings, scores = [], [], []
+        sampled, siblings, scores = [], [], []
         for span in work.spans:
             output = self.outputs[span.request]
-            choices.append(output.next() if span.sampling is not None else None)
+            sampled.append(output.next() if span.sampling is not None else None)
             siblings.append(tuple(self.outputs[id].next() for id in self._siblings(span)))
             scores.append(_scores(span, output))
             assert span.top == output.request.logprobs.top, (span, output)
-        return StepResult(tuple(choices), self.cost.seconds(work), tuple(siblings), tuple(scores))
+        return StepResult(tuple(sampled), self.cost.seconds(work), tuple(siblings), tuple(scores))
 
 
 def _scores(span: SpanWork, output: ExpectedOutput) -> tuple[SampledToken, ...]:
-    if span.scoring is None:
+    if span.prompt_logprobs is None:
         return ()
-    start, end = span.scoring.start, span.scoring.end
-    assert np.array_equal(span.scoring.tokens, output.tokens[start + 1 : end + 1]), (span, output)
+    start, end = span.prompt_logprobs.start, span.prompt_logprobs.end
+    assert np.array_equal(span.prompt_logprobs.tokens, output.tokens[start + 1 : end + 1]), (span, output)
     return tuple(output.at(position + 1) for position in range(start, end))
 
 
 def _with_failure(result: StepResult, failure: Failure | None) -> StepResult:
     """The answer after `failure`. It is unchanged where the failure has nothing to remove or to add."""
-    choices = result.choices
+    sampled = result.sampled
     match failure:
         case Failure.SHORT_ANSWER:
-            return replace(result, choices=choices[:-1])
+            return replace(result, sampled=sampled[:-1])
         case Failure.MISSING_TOKENS:
-            return replace(result, choices=(None,) * len(choices))
+            return replace(result, sampled=(None,) * len(sampled))
         case Failure.EXTRA_TOKENS:
-            return replace(result, choices=tuple(choice or SampledToken(0, 0.0) for choice in choices))
+            return replace(result, sampled=tuple(token or SampledToken(0, 0.0) for token in sampled))
     return result

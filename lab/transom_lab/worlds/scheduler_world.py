@@ -10,11 +10,11 @@ import numpy as np
 
 from transom.errors import BadRequest, NoSpace
 from transom.kv.cache import CacheLayout, HybridCache
-from transom.kv.eviction import reclaim
-from transom.sched.commands import Command, Flush
+from transom.kv.check import check, evict, inside
 from transom.sched.config import SchedulerConfig
 from transom.sched.loop import Iteration, iterate
 from transom.values import RequestId
+from transom.wire import Command, Flush
 from transom_lab.worlds.cache_world import CacheWorld
 from transom_lab.worlds.checked_scheduler import CheckedScheduler
 from transom_lab.worlds.expected import ExpectedOutput
@@ -39,7 +39,7 @@ class StubWeights:
             raise BadRequest("not of this model", param="model_path")
 
     def load(self, source: str) -> None:
-        assert not any(self._cache.holdings), ("weights change under", self._cache.holdings)
+        assert not any(inside(self._cache).holdings), ("weights change under", self._cache)
         if source == MISSING:
             raise BadRequest("there is no such file", param="model_path")
         self.loaded.append(source)
@@ -90,7 +90,7 @@ class SchedulerWorld:
             raise failure
         assert self.runner.failed == (failure is not None), ("a broken answer was accepted", done)
         self.runner.settle()
-        self.cache.check()
+        check(self.cache)
         return done
 
     def pin(self, tokens: tuple[int, ...], steps: int) -> None:
@@ -102,16 +102,15 @@ class SchedulerWorld:
 
     def evict(self, component: int, pages: int) -> None:
         """Memory pressure: evicts up to `pages` pages of a component that no request reads."""
-        if count := min(pages, self.cache.pools[component].idle):
-            with self.cache.transaction():
-                reclaim(self.cache.tree, component, count)
+        if count := min(pages, inside(self.cache).pools[component].idle):
+            evict(self.cache, component, count)
 
     def require_empty(self) -> None:
         """At idle no page is referenced or private, no row is used, no copy is pending, no page is lost."""
         stats = self.cache.stats()
-        assert stats.rows_used == 0 and not any(self.cache.holdings), stats
+        assert stats.rows_used == 0 and not any(inside(self.cache).holdings), stats
         for component in stats.components:
             assert component.referenced == 0 and component.private == 0, component
             assert component.free + component.unreferenced == component.capacity, component
-        assert self.cache.space().bytes == (self.cache.layout.budget or 0), self.cache.space()
+        assert self.cache.available.bytes == (self.cache.layout.budget or 0), self.cache.available
         assert self.cache.pending_copies() == (), self.cache.pending_copies()

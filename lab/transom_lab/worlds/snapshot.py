@@ -4,6 +4,7 @@ from dataclasses import fields
 from typing import Any
 
 from transom.kv.cache import Holding, HybridCache
+from transom.kv.check import inside
 from transom.kv.holding import Pending
 from transom.kv.pool import PagePool
 from transom_lab.worlds.residency import nodes
@@ -11,10 +12,11 @@ from transom_lab.worlds.residency import nodes
 
 def snapshot(cache: HybridCache) -> dict[str, Any]:
     """The state by topic, comparable. Page contents are not part of it: the cache does not know them."""
+    parts = inside(cache)
     names = {id(node): (space, prefix) for space, prefix, node in nodes(cache)}
     return {
-        "pools": [_pool(pool) for pool in cache.pools],
-        "rows": [rows.table.tolist() for rows in cache.rows],
+        "pools": [_pool(pool) for pool in parts.pools],
+        "rows": [rows.table.tolist() for rows in parts.tables],
         "tree": {
             (space, prefix): (
                 [p.tolist() for p in node.pages],
@@ -26,16 +28,16 @@ def snapshot(cache: HybridCache) -> dict[str, Any]:
             for space, prefix, node in nodes(cache)
         },
         "roots": {
-            space: (sorted(root.children), list(root.order)) for space, root in cache.tree.roots.items()
+            space: (sorted(root.children), list(root.order)) for space, root in parts.tree.roots.items()
         },
-        "orders": [[names[id(node)] for node in order.items()] for order in cache.tree.orders],
-        "holdings": [None if holding is None else _holding(holding) for holding in cache.holdings],
-        "pending": [_pending(cache, pending) for pending in cache.pending],
+        "orders": [[names[id(node)] for node in order.items()] for order in parts.tree.orders],
+        "holdings": [None if holding is None else _holding(holding) for holding in parts.holdings],
+        "pending": [_pending(cache, pending) for pending in parts.pending],
         "discards": cache.pending_discards(),
-        "pins": cache.pins.pins,
-        "journal": (cache.log.next, cache.log.step, cache.log.epoch),
+        "pins": parts.pins.pins,
+        "journal": (parts.log.next, parts.log.step, parts.log.epoch),
         "epoch": cache.epoch,
-        "counts": (cache.counters.traffic, cache.counters.admissions),
+        "counts": (parts.counters.traffic, parts.counters.admissions),
     }
 
 

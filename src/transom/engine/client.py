@@ -9,7 +9,6 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from itertools import chain
 from typing import Self
 
@@ -19,7 +18,7 @@ from transom import wire
 from transom.config import EngineConfig, LogConfig
 from transom.engine.channel import Channel
 from transom.errors import BadRequest, EngineDied, TransomError
-from transom.values import NO_LOGPROBS, Logprobs, PauseMode, Sampling, Tokens, UpdateMode
+from transom.values import PauseMode, Request, RequestId, UpdateMode
 
 log = logging.getLogger("transom.engine")
 
@@ -30,25 +29,9 @@ LINGER_SECONDS = 10.0
 """An engine that has closed its channel has nothing left to do but to go."""
 LOG_DEFAULT = LogConfig()
 
-Reply = wire.ScoreOut | wire.TokenOut | wire.EndOut
+Reply = wire.PromptLogprobOut | wire.TokenOut | wire.EndOut
 
-NOTHING_YET = wire.Stats(0, 0, 0, 0, 0, 0, 0, 0, 0, ())
-
-
-@dataclass(frozen=True, slots=True)
-class Prompt:
-    """What to generate from, and how: `wire.Submit` without its number."""
-
-    tokens: Tokens
-    max_tokens: int
-    stop_ids: tuple[int, ...]
-    sampling: Sampling
-    priority: int = 0
-    salt: str = ""
-    siblings: tuple[Sampling, ...] = ()
-    logprobs: Logprobs = NO_LOGPROBS
-    deadline: float | None = None
-    tenant: str = ""
+NOTHING_YET = wire.Stats()
 
 
 class Replies:
@@ -60,18 +43,14 @@ class Replies:
     def __init__(self, client: "EngineClient") -> None:
         self._client = client
         self._arrived: list[Reply] = []
-        self._open: set[int] = set()
+        self._open: set[RequestId] = set()
         self._waiter: asyncio.Future[None] | None = None
         self._death: EngineDied | None = None
 
-    def submit(self, prompt: Prompt) -> int:
-        """Send one more request; its number, which those of its siblings follow.
-
-        EngineDied if there is nobody to send it to.
-        """
-        number = self._client._submit(prompt, self)
-        self._open.update(range(number, number + 1 + len(prompt.siblings)))
-        return number
+    def submit(self, request: Request) -> None:
+        """Send one more request. Its id must be new to the engine. EngineDied if the engine is gone."""
+        self._client._submit(request, self)
+        self._open.update(request.ids)
 
     async def take(self) -> list[Reply]:
         """Everything that has arrived since the last call, at least one. EngineDied if no more will come."""
@@ -86,7 +65,7 @@ class Replies:
         arrived, self._arrived = self._arrived, []
         return arrived
 
-    def abort(self, number: int) -> None:
+    def abort(self, number: RequestId) -> None:
         """Ask for an early end. The request's EndOut still arrives; asking again does nothing."""
         if number in self._open:
             self._client._abort(number)
@@ -136,7 +115,7 @@ class EngineClient:
         log_config: LogConfig = LOG_DEFAULT,
     ) -> None:
         self._loop = asyncio.get_running_loop()
-        self._in_flight: dict[int, Replies] = {}
+        self._in_flight: dict[RequestId, Replies] = {}
         self._asked: dict[int, asyncio.Future[None]] = {}
         self._paused = False
         self._next_number = 1
@@ -206,7 +185,7 @@ class EngineClient:
 
     async def pause(self, mode: PauseMode) -> None:
         """No tokens until `resume`."""
-        await self._ask(wire.Pause(self._number(), mode))
+        await self._ask(wire.Pause(mode, self._number()))
         self._paused = True
 
     async def resume(self) -> None:
@@ -240,41 +219,22 @@ class EngineClient:
 
     # ---------------------------------------------------------------- sending
 
-    def _submit(self, prompt: Prompt, replies: Replies) -> int:
-        number = self._number()
-        numbers = range(number, number + 1 + len(prompt.siblings))
-        self._next_number = numbers.stop
-        tokens = prompt.tokens.astype("<i4", copy=False).tobytes()
-        self._send(
-            wire.Submit(
-                number,
-                tokens,
-                prompt.max_tokens,
-                prompt.stop_ids,
-                prompt.sampling,
-                prompt.priority,
-                prompt.salt,
-                prompt.siblings,
-                prompt.logprobs,
-                prompt.deadline,
-                prompt.tenant,
-            )
-        )
+    def _submit(self, request: Request, replies: Replies) -> None:
+        self._send(wire.Submit(request))
         if not self._in_flight:
             self._progress_at = time.monotonic()
-        self._in_flight.update(dict.fromkeys(numbers, replies))
-        return number
+        self._in_flight.update(dict.fromkeys(request.ids, replies))
 
     async def _ask(self, command: wire.Answered) -> None:
         self._send(command)
-        done = self._asked[command.id] = self._loop.create_future()
+        done = self._asked[command.number] = self._loop.create_future()
         await done
 
-    def _abort(self, number: int) -> None:
+    def _abort(self, number: RequestId) -> None:
         with contextlib.suppress(EngineDied):
             self._send(wire.Abort(number))
 
-    def _forget(self, number: int) -> None:
+    def _forget(self, number: RequestId) -> None:
         """Abort a request nobody reads any more."""
         if self._in_flight.pop(number, None) is not None:
             self._abort(number)
@@ -327,7 +287,7 @@ class EngineClient:
                 self._fail(message.message)
 
     def _answered(self, done: wire.Done) -> None:
-        asked = self._asked.pop(done.id, None)
+        asked = self._asked.pop(done.number, None)
         if asked is None or asked.done():
             return
         if done.message:
@@ -338,7 +298,7 @@ class EngineClient:
     def _deliver(self, step: wire.StepOut) -> None:
         self._stats = step.stats
         in_flight = self._in_flight
-        replies: Iterator[wire.ScoreOut | wire.TokenOut] = chain(step.scores, step.tokens)
+        replies: Iterator[wire.PromptLogprobOut | wire.TokenOut] = chain(step.prompt_logprobs, step.tokens)
         for reply in replies:
             reader = in_flight.get(reply.id)
             if reader is not None:

@@ -11,10 +11,11 @@ from transom.engine.runner import ModelRunner
 from transom.engine.sizing import Sizing, size_pools
 from transom.engine.weights import DiskWeights
 from transom.kv.cache import HybridCache
+from transom.kv.check import check
 from transom.kv.stats import ComponentStats
 from transom.models.load import load_model
 from transom.models.spec import Model, weights_bytes
-from transom.ops.choose import choose_ops
+from transom.ops.backend import choose_ops
 from transom.ops.protocol import Ops
 from transom.ops.store import KVStore
 from transom.sched import loop as sched
@@ -34,7 +35,7 @@ class Engine:
         self.sizing = size_pools(model.spec, config)
         self.cache = HybridCache(self.sizing.layout)
         self.store = KVStore(self.sizing.shapes, self.sizing.layout.pages)
-        tables = [rows.table for rows in self.cache.rows]
+        tables = list(self.cache.page_tables)
         self.runner = ModelRunner(
             ops, model, self.store, tables, [rule.keeps_all for rule in self.cache.rules]
         )
@@ -46,39 +47,17 @@ class Engine:
         """With the weights that serve now."""
         return self.runner.model
 
-    def iterate(self, commands: Sequence[sched.Command]) -> sched.Iteration:
+    def iterate(self, commands: Sequence[wire.Command]) -> sched.Iteration:
         """One step: see `transom.sched.loop`."""
         iteration = sched.iterate(self.scheduler, commands, self.runner, time.monotonic(), self.weights)
         if self.config.paranoid or iteration.idle is not None:
-            self.cache.check()
+            check(self.cache)
         return iteration
 
     def stats(self) -> wire.Stats:
-        counts = self.scheduler.stats()
-        return wire.Stats(
-            running=counts.running,
-            waiting=counts.waiting,
-            requests_finished=counts.finished,
-            prompt_tokens=counts.prompt_tokens,
-            cached_tokens=counts.cached_tokens,
-            computed_tokens=counts.computed_tokens,
-            generated_tokens=counts.generated_tokens,
-            retractions=counts.retractions,
-            steps=counts.steps,
-            components=tuple(map(self._use, self.cache.stats().components)),
-            spans=counts.spans,
-            repaired_tokens=counts.repaired_tokens,
-            recomputed_tokens=counts.recomputed_tokens,
-            admissions=counts.admissions,
-            queue_seconds=counts.queue_seconds,
-            aborted=counts.aborted,
-            expired=counts.expired,
-            forks=counts.forks,
-            forks_put_off=counts.forks_put_off,
-            deferred_spans=counts.deferred_spans,
-            failed_steps=counts.failed_steps,
-            idle={reason.value: count for reason, count in counts.idle.items()},
-        )
+        stats = self.scheduler.stats()
+        stats.components = tuple(map(self._use, self.cache.stats().components))
+        return stats
 
     def _use(self, pool: ComponentStats) -> wire.ComponentUse:
         size = self.config.page_size

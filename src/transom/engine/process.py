@@ -19,22 +19,18 @@ from math import ceil
 from typing import Protocol
 
 import msgspec
-import numpy as np
 
 from transom import logs, wire
 from transom.config import EngineConfig
 from transom.engine.channel import Channel
 from transom.errors import TransomError
 from transom.sched import loop as sched
-from transom.sched.request import IdleReason
+from transom.sched.commands import Drained, WeightsRefused, WeightsUpdated
 from transom.values import (
-    Alternative,
     Ended,
     FinishReason,
+    IdleReason,
     PromptLogprobs,
-    Request,
-    RequestId,
-    Sibling,
     TokenSampled,
     Usage,
 )
@@ -55,7 +51,7 @@ LAST_WORDS_SECONDS = 1.0
 class Steps(Protocol):
     """What the loop drives: a scheduler with its runner."""
 
-    def iterate(self, commands: Sequence[sched.Command]) -> sched.Iteration: ...
+    def iterate(self, commands: Sequence[wire.Command]) -> sched.Iteration: ...
 
     def stats(self) -> wire.Stats: ...
 
@@ -123,66 +119,27 @@ def sigterm_socket() -> Iterator[int]:
             signal.set_wakeup_fd(-1)
 
 
-# ---------------------------------------------------------------- messages and values
-
-
-def command(message: wire.Command) -> sched.Command:
-    match message:
-        case wire.Submit():
-            return sched.Submit(_request(message))
-        case wire.Abort():
-            return sched.Abort(RequestId(message.id))
-        case wire.AbortAll():
-            return sched.AbortAll()
-        case wire.Flush():
-            return sched.Flush()
-        case wire.Pause():
-            return sched.Pause(message.mode)
-        case wire.Resume():
-            return sched.Resume()
-        case wire.UpdateWeights():
-            return sched.UpdateWeights(message.id, message.source, message.mode)
-        case wire.Drain():
-            return sched.Drain(message.id)
-
-
-def _request(message: wire.Submit) -> Request:
-    return Request(
-        id=RequestId(message.id),
-        prompt=np.frombuffer(message.prompt, dtype="<i4").astype(np.int32, copy=False),
-        max_tokens=message.max_tokens,
-        stop_ids=frozenset(message.stop_ids),
-        sampling=message.sampling,
-        priority=message.priority,
-        salt=message.salt,
-        tenant=message.tenant,
-        deadline=message.deadline,
-        logprobs=message.logprobs,
-        siblings=tuple(
-            Sibling(RequestId(number), sampling)
-            for number, sampling in enumerate(message.siblings, message.id + 1)
-        ),
-    )
+# ---------------------------------------------------------------- events and answers as messages
 
 
 def step_out(iteration: sched.Iteration, stats: wire.Stats) -> wire.StepOut:
     """The turn's events in order, by kind; refusals after them."""
-    scores: list[wire.ScoreOut] = []
+    prompt_logprobs: list[wire.PromptLogprobOut] = []
     tokens: list[wire.TokenOut] = []
     ended: list[wire.EndOut] = []
     for event in iteration.events:
         match event:
             case TokenSampled():
-                tokens.append(wire.TokenOut(event.request, event.token, event.logprob, _pairs(event.top)))
+                tokens.append(wire.TokenOut(event.request, event.token, event.logprob, event.top))
             case Ended():
                 ended.append(_end(event))
             case PromptLogprobs():
-                scores += [
-                    wire.ScoreOut(event.request, score.token, score.logprob, _pairs(score.top))
-                    for score in event.scores
+                prompt_logprobs += [
+                    wire.PromptLogprobOut(event.request, token.token, token.logprob, token.top)
+                    for token in event.tokens
                 ]
     ended += map(_refusal, iteration.rejected)
-    return wire.StepOut(tuple(tokens), tuple(ended), stats, tuple(scores))
+    return wire.StepOut(tuple(tokens), tuple(ended), stats, tuple(prompt_logprobs))
 
 
 def _end(event: Ended) -> wire.EndOut:
@@ -191,23 +148,19 @@ def _end(event: Ended) -> wire.EndOut:
     )
 
 
-def _pairs(top: tuple[Alternative, ...]) -> tuple[tuple[int, float], ...]:
-    return tuple((alternative.token, alternative.logprob) for alternative in top)
-
-
 def answers(messages: Sequence[wire.ToEngine | Stop], iteration: sched.Iteration) -> Iterator[wire.Done]:
     """What is carried out: at once, as most commands are, or by now."""
     for message in messages:
         match message:
             case wire.AbortAll() | wire.Flush() | wire.Pause() | wire.Resume():
-                yield wire.Done(message.id)
+                yield wire.Done(message.number)
             case _:
                 pass
     for done in iteration.done:
         match done:
-            case sched.WeightsUpdated() | sched.Drained():
+            case WeightsUpdated() | Drained():
                 yield wire.Done(done.number)
-            case sched.WeightsRefused(number, error):
+            case WeightsRefused(number, error):
                 yield wire.Done(number, error.message, error.code or "invalid_value", error.param)
 
 
@@ -231,14 +184,14 @@ def serve(mailbox: Mailbox, steps: Steps) -> None:
     timeout_ms = FOREVER
     while True:
         messages = mailbox.receive(timeout_ms)
-        commands = [command(m) for m in messages if isinstance(m, wire.Command)]
+        commands = [m for m in messages if isinstance(m, wire.Command)]
         if len(commands) < len(messages):
             return
         iteration = steps.iterate(commands)
         if iteration.failure is not None:
             log.error("a step failed; its requests end with an error", exc_info=iteration.failure)
         out = step_out(iteration, steps.stats())
-        if out.tokens or out.ends or out.scores or iteration.idle is not None:
+        if out.tokens or out.ends or out.prompt_logprobs or iteration.idle is not None:
             mailbox.send(out)
         for answer in answers(messages, iteration):
             mailbox.send(answer)

@@ -3,9 +3,9 @@
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
+from transom.kv.budget import Capacity
 from transom.kv.cache import Offer
 from transom.kv.page_rules import PageRule
-from transom.kv.room import Capacity
 from transom.sched.draft import PlanBuilder, is_decode
 from transom.sched.needs import need
 from transom.sched.place import Place
@@ -27,7 +27,7 @@ def plan_admissions(draft: PlanBuilder) -> None:
     view = draft.view
     if not view.waiting or view.rows_free <= 0 or draft.budget == 0:
         return
-    desk = _Desk(draft, view.rows_free, view.cache.space(), view.cache.rules)
+    desk = _Desk(draft, view.rows_free, view.cache.available, view.cache.rules)
     urgent = view.urgent
     if urgent is not None and (not desk.consider(urgent, True) or desk.is_done):
         return

@@ -3,13 +3,12 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from transom.kv.room import Capacity
+from transom.kv.budget import Capacity
 from transom.sched.pacing import Pace
 from transom.sched.plan import Admit, Continue, Plan, SchedulerView
-from transom.sched.releases import releases
 from transom.sched.request import Running, token_span
 from transom.sched.retraction import choose_victims, price_per_byte
-from transom.sched.spans import Pages
+from transom.sched.spans import PageCounts
 from transom.values import RequestId
 
 
@@ -38,7 +37,7 @@ class PlanBuilder:
 
     def __post_init__(self) -> None:
         self.budget = self.view.limits.chunk_tokens
-        self.room = self.view.cache.space()
+        self.room = self.view.cache.available
 
     def plan(self) -> Plan:
         return Plan(tuple(self.retracted), tuple(self.spans))
@@ -59,20 +58,20 @@ class PlanBuilder:
         self.spans += [Continue(state, token_span(state.holding.computed)) for state in running]
         self.budget -= len(running)
 
-    def take(self, need: Pages) -> None:
+    def take(self, need: PageCounts) -> None:
         self.room = self.room.less(need)
 
-    def give(self, gain: Pages) -> None:
+    def give(self, gain: PageCounts) -> None:
         self.room = self.room.more(gain)
 
-    def lacks(self, need: Pages) -> int:
+    def lacks(self, need: PageCounts) -> int:
         """Pages by which a span must be shorter; 0 or less when `need` fits."""
         return self.room.lacks(need)
 
-    def growth(self, running: Running, end: int) -> Pages:
+    def growth(self, running: Running, end: int) -> PageCounts:
         return self.view.cache.growth(running.holding, end)
 
-    def make_room(self, need: Pages, position: int) -> bool:
+    def make_room(self, need: PageCounts, position: int) -> bool:
         """Whether `need` fits, if need be by retracting juniors of the running request at `position`."""
         if self.lacks(need) <= 0:
             return True
@@ -90,14 +89,14 @@ class PlanBuilder:
         self.gone.update(victim.progress.id for victim in victims)
         return True
 
-    def _gain(self, victims: Sequence[Running]) -> Pages:
+    def _gain(self, victims: Sequence[Running]) -> PageCounts:
         """Pages that come to be had when `victims` go too, beyond those of earlier victims."""
         cache = self.view.cache
-        before = releases(cache, [r.holding for r in self.retracted])
-        after = releases(cache, [r.holding for r in (*self.retracted, *victims)])
+        before = cache.freed_by([r.holding for r in self.retracted])
+        after = cache.freed_by([r.holding for r in (*self.retracted, *victims)])
         return tuple(a - b for a, b in zip(after, before, strict=True))
 
-    def _price(self, running: Running, gain: Pages) -> float:
+    def _price(self, running: Running, gain: PageCounts) -> float:
         """What others read too stays, and need not be computed again."""
         cache = self.view.cache
         lost = max(gain) * cache.layout.page_size

@@ -18,8 +18,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from transom.kv.budget import Capacity, PageCounts
 from transom.kv.page_rules import PageRule
-from transom.kv.room import Capacity, Pages
 from transom.sched.output_lengths import OutputLengths
 from transom.sched.running import ALLOCATED, FULL_UNTIL, LIMIT, PROMPT, Columns
 
@@ -36,7 +36,7 @@ class Life(NamedTuple):
 
     known: int
     steps: int
-    beside: Pages
+    beside: PageCounts
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,7 @@ does not come back just to be thrown out again, and how often it can be retracte
 
 from transom.kv.cache import HybridCache, Offer
 from transom.kv.page_rules import PageRule
-from transom.sched.spans import Pages
+from transom.sched.spans import PageCounts
 
 PESSIMISM = 4
 """Factor on expected outputs for each retraction a request has been through."""
@@ -23,7 +23,7 @@ def pages_at(rule: PageRule, end: int) -> int:
     return rule.held(rule.ceil(end))
 
 
-def need(cache: HybridCache, offer: Offer, end: int) -> Pages:
+def need(cache: HybridCache, offer: Offer, end: int) -> PageCounts:
     """Pages that leave room when a request begins with `offer` and grows to `end`."""
     growth = cache.growth(offer.begin, end)
     return tuple(map(sum, zip(growth, offer.takes, offer.pins, strict=True)))

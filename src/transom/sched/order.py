@@ -18,7 +18,7 @@ class Ranker:
 
     def version(self) -> int:
         """As long as it is the same, so is what is cached, as far as the policy asks."""
-        return self.cache.log.next if self.policy in LOOKING else 0
+        return self.cache.version if self.policy in LOOKING else 0
 
     def cached(self, progress: Progress) -> int:
         """Tokens that need not be computed: a walk of the tree, if the policy asks."""

@@ -2,8 +2,8 @@
 
 from collections.abc import Callable, Sequence
 
+from transom.kv.budget import Capacity, PageCounts
 from transom.kv.page_rules import PageRule
-from transom.kv.room import Capacity, Pages
 from transom.sched.forecast import Counts, Forecast, Life, forecast
 from transom.sched.running import ALLOCATED, Columns
 
@@ -35,7 +35,7 @@ class Ceiling:
         self._places = self._with(life)
         self.others += 1
 
-    def pages(self, life: Life) -> Pages:
+    def pages(self, life: Life) -> PageCounts:
         """Of each component, with `life` let in too."""
         return tuple([places // self._page for places in self._with(life)])
 

@@ -2,16 +2,15 @@
 
 import numpy as np
 
+from transom.kv.budget import Capacity
 from transom.kv.cache import Offer
-from transom.kv.room import Capacity
 from transom.sched.forecast import Counts, Life, steps_to_go
 from transom.sched.needs import PESSIMISM, need, pages_at
 from transom.sched.outlook import Ceiling, Outlook
 from transom.sched.output_lengths import OutputLengths
 from transom.sched.plan import SchedulerView
-from transom.sched.releases import held_alone
 from transom.sched.request import Progress
-from transom.sched.running import LIMIT, PROMPT
+from transom.sched.running import ALLOCATED, FULL_UNTIL, LIMIT, PROMPT, ROW
 
 
 class Place:
@@ -79,7 +78,8 @@ class Place:
         return self._lengths
 
     def _own(self) -> Counts:
-        return held_alone(self._situation.cache, self._situation.columns)
+        columns = self._situation.columns
+        return self._situation.cache.held_alone(columns[ROW], columns[ALLOCATED], columns[FULL_UNTIL])
 
     # ------------------------------------------------------------ lives
 

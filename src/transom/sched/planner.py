@@ -12,7 +12,7 @@ from transom.sched.draft import PlanBuilder, is_decode
 from transom.sched.pacing import Pace, pace_beside
 from transom.sched.plan import Continue, Plan, SchedulerView
 from transom.sched.request import Running, Span
-from transom.sched.spans import Pages, chunk_end, fit_end, is_cut
+from transom.sched.spans import PageCounts, chunk_end, fit_end, is_cut
 
 
 def plan(view: SchedulerView) -> Plan:
@@ -69,12 +69,12 @@ def _plan_decodes(draft: PlanBuilder, running: Sequence[Running]) -> None:
     draft.prefills = [state for state in prefills if state.progress.id not in draft.gone]
 
 
-def _growth_by_one(draft: PlanBuilder, decodes: Sequence[Running]) -> Pages:
+def _growth_by_one(draft: PlanBuilder, decodes: Sequence[Running]) -> PageCounts:
     growths = [draft.growth(state, state.holding.computed + 1) for state in decodes]
     return tuple(map(sum, zip(*growths, strict=True)))
 
 
-def _secure_lead(draft: PlanBuilder, lead: Running) -> Pages | None:
+def _secure_lead(draft: PlanBuilder, lead: Running) -> PageCounts | None:
     """Sets aside one token of budget, and its page, for the chunk of a lead in its prefill."""
     if is_decode(lead):
         return None

@@ -8,15 +8,14 @@ Further outputs of a prompt are not born before it is computed: see `siblings`.
 """
 
 from dataclasses import dataclass, field
-from enum import StrEnum
 from functools import lru_cache
 from typing import NamedTuple
 
 import numpy as np
 
 from transom.kv.cache import Holding
-from transom.steps import Scoring, StepWork
-from transom.values import Ended, FinishReason, Request, RequestId, Tokens, Usage
+from transom.steps import PromptLogprobSpan, StepWork
+from transom.values import Ended, FinishReason, IdleReason, Request, RequestId, Tokens, Usage
 
 OUTPUT_RESERVE = 256
 """Output tokens a buffer has place for at first; it doubles when more come."""
@@ -100,12 +99,12 @@ class Progress:
         """It must begin here or before: the last known token, or the first whose logits are wanted."""
         return (self.scored if self.scored < len(self.request.prompt) else self.length) - 1
 
-    def scoring(self, span: Span) -> Scoring | None:
+    def scoring(self, span: Span) -> PromptLogprobSpan | None:
         """What is to be said of prompt tokens from the logits of `span`."""
         if self.scored >= len(self.request.prompt):
             return None
         start, end = max(span.start, self.scored - 1), min(span.end, len(self.request.prompt) - 1)
-        return Scoring(start, self._buffer[start + 1 : end + 1]) if start < end else None
+        return PromptLogprobSpan(start, self._buffer[start + 1 : end + 1]) if start < end else None
 
     @property
     def kv_limit(self) -> int:
@@ -175,15 +174,6 @@ class Step:
         for running, span, _ in self.scheduled:
             holding = running.holding
             assert span.start == holding.computed and span.end <= holding.allocated, (span, holding)
-
-
-class IdleReason(StrEnum):
-    NO_WORK = "no_work"
-    """Nothing waits and nothing runs."""
-    PAUSED = "paused"
-    """There is work, and a `Pause` that has not been ended."""
-    NO_ROOM = "no_room"
-    """There is work and no page for it. The liveness rules leave no way here; counted, so that it shows."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,8 +9,8 @@ from transom.sched.queue import Queue
 from transom.sched.request import Progress, Running, Step, Waiting
 from transom.sched.running import RunningSet
 from transom.sched.siblings import Siblings
-from transom.sched.stats import Counters
 from transom.values import Ended, FinishReason, RequestId
+from transom.wire import Counters
 
 
 class Requests:
@@ -68,8 +68,11 @@ class Requests:
         """An admission."""
         self.waiting.admit(waiting)
         progress = waiting.progress
-        self._counters.admit(progress, holding.start, self.now - waiting.clock)
+        self._counters.admissions += 1
+        self._counters.queue_seconds += self.now - waiting.clock
         if not progress.admissions:
+            self._counters.prompt_tokens += len(progress.request.prompt)
+            self._counters.cached_tokens += holding.start
             progress.cached_tokens = holding.start
             progress.queue_seconds = self.now - progress.arrived
             self.waiting.charge(progress.request.tenant, len(progress.request.prompt) - holding.start)
@@ -127,7 +130,9 @@ class Requests:
         """It is in no state any more. Whoever was to be born of it waits in its place."""
         if not progress.has_begun:
             progress.queue_seconds = self.now - progress.arrived
-        self._counters.end(reason)
+        self._counters.requests_finished += 1
+        self._counters.aborted += reason is FinishReason.ABORT
+        self._counters.expired += reason is FinishReason.DEADLINE
         self.deadlines.forget(progress.id)
         if progress.outputs:
             self.outputs.ended(progress.outputs)

@@ -7,10 +7,10 @@ from transom.errors import NoSpace
 from transom.kv.cache import Holding, HybridCache
 from transom.sched.request import Progress, Running, Scheduled, Span
 from transom.sched.requests import Requests
-from transom.sched.stats import Counters
 from transom.sched.tenants import OUTPUT_WEIGHT
 from transom.steps import SpanWork, StepResult
 from transom.values import Event, FinishReason, PromptLogprobs, SampledToken, TokenSampled
+from transom.wire import Counters
 
 
 class OfSpan(NamedTuple):
@@ -23,9 +23,9 @@ class OfSpan(NamedTuple):
 
 def of_span(result: StepResult, number: int) -> OfSpan:
     return OfSpan(
-        result.choices[number],
+        result.sampled[number],
         result.siblings[number] if result.siblings else (),
-        result.scores[number] if result.scores else (),
+        result.prompt_logprobs[number] if result.prompt_logprobs else (),
     )
 
 
@@ -43,9 +43,9 @@ class Results:
         running, span, siblings = scheduled
         progress = running.progress
         self._advance(running, span)
-        if work.scoring is not None:
-            progress.scored = work.scoring.end + 1
-            events.append(PromptLogprobs(progress.id, work.scoring.start + 1, found.scores))
+        if work.prompt_logprobs is not None:
+            progress.scored = work.prompt_logprobs.end + 1
+            events.append(PromptLogprobs(progress.id, work.prompt_logprobs.start + 1, found.scores))
         if found.choice is None:
             if span.end == progress.limit:
                 events.append(self.roster.end(running, FinishReason.LENGTH))
@@ -65,9 +65,15 @@ class Results:
         if span.end // page > span.start // page:
             self.cache.publish(running.holding, running.progress.tokens(span.end))
             self.cache.slide(running.holding)
-        self.counters.compute(running, span)
         progress = running.progress
+        self._count(span, running.holding, progress.computed_peak)
         progress.computed_peak = max(progress.computed_peak, span.end)
+
+    def _count(self, span: Span, holding: Holding, computed_before: int) -> None:
+        self.counters.computed_tokens += len(span)
+        if holding.clip:
+            self.counters.repaired_tokens += max(0, min(span.end, holding.full_until) - span.start)
+        self.counters.recomputed_tokens += max(0, min(span.end, computed_before) - span.start)
 
     def _chosen(self, progress: Progress, choice: SampledToken) -> TokenSampled:
         progress.append(choice.token)

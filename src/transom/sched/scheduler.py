@@ -5,19 +5,18 @@ from collections.abc import Sequence
 from transom.errors import BadRequest, ConfigError, NoSpace
 from transom.kv.cache import Holding, HybridCache
 from transom.kv.journal import Transaction
-from transom.sched.commands import Drain, UpdateWeights
 from transom.sched.config import SchedulerConfig
 from transom.sched.gate import Lifecycle
 from transom.sched.plan import CONSIDERED, Admit, Continue, Plan, SchedulerView
 from transom.sched.planner import plan
-from transom.sched.request import Idle, IdleReason, Progress, Running, Scheduled, Seniority, Span, Step
+from transom.sched.request import Idle, Progress, Running, Scheduled, Seniority, Span, Step
 from transom.sched.requests import Requests
 from transom.sched.results import Results, of_span
-from transom.sched.stats import Counters, SchedulerStats
 from transom.sched.step_cost import CostLearner, counts_of
 from transom.sched.submission import outputs_of, require_servable
 from transom.steps import SpanWork, StepResult, StepWork
-from transom.values import Ended, Event, FinishReason, PauseMode, Request, RequestId, UpdateMode
+from transom.values import Ended, Event, FinishReason, IdleReason, PauseMode, Request, RequestId, UpdateMode
+from transom.wire import Counters, Drain, Stats, UpdateWeights
 
 Placed = tuple[Continue | Admit, Holding]
 """A span of a plan, and the holding that has pages for it."""
@@ -204,7 +203,7 @@ class Scheduler:
             end for request in lost for end in self._requests.stop(request, FinishReason.ERROR, message)
         )
 
-    def stats(self) -> SchedulerStats:
+    def stats(self) -> Stats:
         waiting = len(self._requests.waiting) + len(self._requests.siblings)
         return self._counters.snapshot(running=len(self._requests.running), waiting=waiting)
 

@@ -2,9 +2,9 @@
 
 from collections.abc import Callable
 
-from transom.kv.room import Pages
+from transom.kv.budget import PageCounts
 
-__all__ = ["Pages", "chunk_end", "fit_end", "is_cut"]
+__all__ = ["PageCounts", "chunk_end", "fit_end", "is_cut"]
 
 
 def chunk_end(start: int, known: int, budget: int, page_size: int) -> int:

@@ -7,7 +7,7 @@ import pytest
 from numpy.typing import NDArray
 
 from transom.ops.philox import uniform
-from transom.ops.protocol import ChoiceRows
+from transom.ops.protocol import SamplingRows
 from transom.ops.reference import ReferenceOps
 
 F32 = NDArray[np.float32]
@@ -23,9 +23,9 @@ def how(
     min_p: float = 0.0,
     seed: int = 0,
     position: int = 0,
-) -> ChoiceRows:
+) -> SamplingRows:
     """The same parameters for every row, but positions ascending from `position`."""
-    return ChoiceRows(
+    return SamplingRows(
         temperature=np.full(rows, temperature, dtype=np.float32),
         top_k=np.full(rows, top_k, dtype=np.int32),
         top_p=np.full(rows, top_p, dtype=np.float32),
@@ -37,19 +37,19 @@ def how(
 
 def draws(logits: list[float], count: int, **parameters: float) -> NDArray[np.int32]:
     rows = np.tile(np.array(logits, dtype=np.float32), (count, 1))
-    return OPS.choose(rows, how(count, **parameters))[0]  # type: ignore[arg-type]
+    return OPS.sample(rows, how(count, **parameters))[0]  # type: ignore[arg-type]
 
 
 def test_greedy_takes_the_lowest_id_of_the_highest_logit() -> None:
     logits = np.array([[1, 3, 3, 2], [5, 5, 5, 5], [-0.0, 0.0, -1, -2], [-3, -2, -1, -1]], dtype=np.float32)
-    tokens, _ = OPS.choose(logits, how(4, temperature=0))
+    tokens, _ = OPS.sample(logits, how(4, temperature=0))
     assert tokens.tolist() == [1, 0, 0, 2] and tokens.dtype == np.int32
 
 
 @pytest.mark.parametrize("temperature", [0.0, 0.7, 1.0])
 def test_log_probabilities_are_those_of_the_untempered_distribution(temperature: float) -> None:
     logits = (np.random.default_rng(1).standard_normal((20, 1003)) * 8).astype(np.float32)
-    tokens, logprobs = OPS.choose(logits, how(20, temperature=temperature, seed=3))
+    tokens, logprobs = OPS.sample(logits, how(20, temperature=temperature, seed=3))
     for row, token in enumerate(tokens):
         wide = logits[row].astype(np.float64)
         exact = wide[token] - wide.max() - math.log(sum(math.exp(x - wide.max()) for x in wide))
@@ -59,9 +59,9 @@ def test_log_probabilities_are_those_of_the_untempered_distribution(temperature:
 
 def test_a_row_does_not_depend_on_its_neighbours() -> None:
     logits = (np.random.default_rng(2).standard_normal((6, 300)) * 3).astype(np.float32)
-    tokens, logprobs = OPS.choose(logits, how(6, seed=11, top_p=0.9))
+    tokens, logprobs = OPS.sample(logits, how(6, seed=11, top_p=0.9))
     for row in range(6):
-        token, logprob = OPS.choose(logits[row : row + 1], how(seed=11, top_p=0.9, position=row))
+        token, logprob = OPS.sample(logits[row : row + 1], how(seed=11, top_p=0.9, position=row))
         assert token[0] == tokens[row] and logprob[0] == logprobs[row]
 
 
@@ -97,7 +97,7 @@ def test_the_draw_is_the_first_cumulated_weight_above_u() -> None:
 def test_a_cumulated_weight_equal_to_u_is_not_above_it() -> None:
     """At this position u is 0xC5DF / 65536 exactly: the first 0xC5DF equal tokens are passed over."""
     assert uniform(0, 167078) == 0xC5DF / 65536
-    tokens, _ = OPS.choose(np.zeros((1, 65536), dtype=np.float32), how(position=167078))
+    tokens, _ = OPS.sample(np.zeros((1, 65536), dtype=np.float32), how(position=167078))
     assert tokens[0] == 0xC5DF
 
 
@@ -124,7 +124,7 @@ def test_top_k_keeps_the_first_k_lowest_ids_first_among_equals(top_k: int, kept:
 def test_ties_are_cut_by_id_among_thousands() -> None:
     logits = np.zeros((50, 5000), dtype=np.float32)
     logits[:, ::2] = 1
-    tokens, _ = OPS.choose(logits, how(50, top_k=10))
+    tokens, _ = OPS.sample(logits, how(50, top_k=10))
     assert set(tokens.tolist()) <= set(range(0, 20, 2))
 
 
@@ -183,7 +183,7 @@ def test_a_huge_temperature_is_uniform() -> None:
 @pytest.mark.parametrize("bad", [math.nan, math.inf])
 def test_a_row_with_nan_or_infinity_gives_token_0_and_nan(temperature: float, bad: float) -> None:
     logits = np.array([[1, 2, bad], [1, 2, 3], [-math.inf] * 3], dtype=np.float32)
-    tokens, logprobs = OPS.choose(logits, how(3, temperature=temperature, top_k=1))
+    tokens, logprobs = OPS.sample(logits, how(3, temperature=temperature, top_k=1))
     assert tokens.tolist() == [0, 2, 0]
     assert np.isnan(logprobs[[0, 2]]).all() and np.isfinite(logprobs[1])
 
@@ -191,5 +191,5 @@ def test_a_row_with_nan_or_infinity_gives_token_0_and_nan(temperature: float, ba
 def test_minus_infinity_is_a_legal_logit() -> None:
     logits = np.array([[-math.inf, 1, -math.inf]], dtype=np.float32)
     for temperature in (0.0, 1.0):
-        tokens, logprobs = OPS.choose(logits, how(temperature=temperature))
+        tokens, logprobs = OPS.sample(logits, how(temperature=temperature))
         assert tokens[0] == 1 and logprobs[0] == 0

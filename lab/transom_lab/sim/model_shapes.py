@@ -1,6 +1,6 @@
-"""Shapes of models, as far as memory and time need them, and what their steps take on a given machine.
+"""Model presets: the dimensions that memory and time depend on. And cost models assumed for GPUs.
 
-Source of the shapes: the models' published configurations.
+The dimensions are from the models' published configurations.
 """
 
 from collections.abc import Mapping
@@ -15,10 +15,11 @@ from transom_lab.sim.costs import MachineCost
 
 @dataclass(frozen=True, slots=True)
 class ModelShape:
-    """`full_every`: each so manieth layer is full, the others read `window`; 1 is full layers only.
+    """Dimensions of a model.
 
-    `weights_bytes` are all that a step reads (with many tokens, every expert), as published; `active` are the
-    parameters that one token is multiplied with.
+    full_every     every `full_every`-th layer is full (1: all), the rest have windows of `window` tokens
+    weights_bytes  published size of the weights. A step with many tokens reads them all, of every expert too.
+    active         parameters that one token is multiplied by
     """
 
     layers: int
@@ -40,7 +41,7 @@ class ModelShape:
         return self.layers - self.full_layers
 
     def spec(self, name: str) -> ModelSpec:
-        """What the engine sizes pools from."""
+        """A model specification that the engine can size its pools from. Other fields are zero."""
         kinds: tuple[ComponentSpec, ...] = (Full(),)
         if self.window_layers:
             kinds = (Full(), Window(self.window))
@@ -69,8 +70,8 @@ class ModelShape:
         return tuple(layers)
 
 
-DEFAULT_SHAPE = "gemma3-270m"
-SHAPES: Mapping[str, ModelShape] = {
+DEFAULT_MODEL_SHAPE = "gemma3-270m"
+MODEL_SHAPES: Mapping[str, ModelShape] = {
     "gemma3-270m": ModelShape(18, 6, 512, 4, 1, 256, 32_768, 0.54e9, 0.27e9),
     "gemma3-27b": ModelShape(62, 6, 1024, 32, 16, 128, 131_072, 54e9, 27e9),
     "gpt-oss-20b": ModelShape(24, 2, 128, 64, 8, 64, 131_072, 12.8e9, 3.6e9),
@@ -78,48 +79,51 @@ SHAPES: Mapping[str, ModelShape] = {
 }
 
 
-def shape_of(name: str) -> ModelShape:
-    """Raises ConfigError for one that is not known."""
-    if name not in SHAPES:
-        raise ConfigError(f"--model-shape is {name!r}; it must be one of {', '.join(SHAPES)}")
-    return SHAPES[name]
+def model_shape(name: str) -> ModelShape:
+    """Raises ConfigError for an unknown name."""
+    if name not in MODEL_SHAPES:
+        raise ConfigError(f"--model-shape is {name!r}; it must be one of {', '.join(MODEL_SHAPES)}")
+    return MODEL_SHAPES[name]
 
 
-# ---------------------------------------------------------------- machines by data sheet
+# ---------------------------------------------------------------- GPUs, assumed
 
 
 @dataclass(frozen=True, slots=True)
-class DataSheet:
-    """What is assumed of a GPU: rates that good kernels reach, not the peaks of its data sheet."""
+class AssumedGpu:
+    """Rates that good kernels reach on a GPU; the peaks of its data sheet are higher.
+
+    `step_s` is spent once per step, on launches, sampling and scheduling; `span_s` once per span.
+    """
 
     read_bytes_per_s: float
     flops_per_s: float
     step_s: float
-    """Launches, sampling and scheduling of a step, once."""
     span_s: float
 
 
-ASSUMED: Mapping[str, DataSheet] = {
-    "h200": DataSheet(3.4e12, 5.0e14, 2.5e-3, 10e-6),
-    "h100": DataSheet(2.4e12, 5.0e14, 2.5e-3, 10e-6),
+ASSUMED_GPUS: Mapping[str, AssumedGpu] = {
+    "h200": AssumedGpu(3.4e12, 5.0e14, 2.5e-3, 10e-6),
+    "h100": AssumedGpu(2.4e12, 5.0e14, 2.5e-3, 10e-6),
 }
-"""Assumptions, not measurements: 70% of 4.8 and 3.35 TB/s, half of 989 TFLOP/s in bfloat16."""
+"""Assumptions, not measurements: 70% of 4.8 and 3.35 TB/s, and half of 989 TFLOP/s in bfloat16."""
 
 
-def assumed_cost(sheet: DataSheet, shape: ModelShape) -> MachineCost:
-    """A roofline: weights are read once in a step, and hide the arithmetic of the first tokens."""
-    read_s = shape.weights_bytes / sheet.read_bytes_per_s
-    token_s = 2 * shape.active / sheet.flops_per_s
-    key_read_s = 2 * 2 * shape.kv_heads * shape.head_dim / sheet.read_bytes_per_s
-    key_multiply_s = 4 * shape.heads * shape.head_dim / sheet.flops_per_s
+def assumed_cost(gpu: AssumedGpu, shape: ModelShape) -> MachineCost:
+    """A roofline: each step reads the weights once, which hides the arithmetic of its first tokens."""
+    weights_s = shape.weights_bytes / gpu.read_bytes_per_s
+    token_s = 2 * shape.active / gpu.flops_per_s  # a multiplication and an addition per parameter
+    # Decodes are bound by reading keys and values, of two bytes per number; prompt chunks by arithmetic.
+    key_read_s = 2 * 2 * shape.kv_heads * shape.head_dim / gpu.read_bytes_per_s
+    key_multiply_s = 4 * shape.heads * shape.head_dim / gpu.flops_per_s
     return MachineCost(
-        base=sheet.step_s + read_s,
-        per_span=sheet.span_s,
+        base=gpu.step_s + weights_s,
+        per_span=gpu.span_s,
         per_token=token_s,
         per_decode_key=key_read_s * shape.full_layers,
         per_decode_near_key=key_read_s * shape.window_layers,
         per_chunk_key=key_multiply_s * shape.full_layers,
         per_chunk_near_key=key_multiply_s * shape.window_layers,
-        tokens_free=int(read_s / token_s),
+        tokens_free=int(weights_s / token_s),
         window=shape.window,
     )

@@ -7,15 +7,17 @@ from numpy.typing import NDArray
 from transom import _native
 from transom.ops.native import NativeOps
 from transom.ops.philox import uniform
-from transom.ops.protocol import ChoiceRows
+from transom.ops.protocol import SamplingRows
 from transom.ops.reference import ReferenceOps
 
 F32 = NDArray[np.float32]
 REFERENCE = ReferenceOps()
 
 
-def how(rows: int, temperature: float, top_k: int = 0, top_p: float = 1.0, min_p: float = 0.0) -> ChoiceRows:
-    return ChoiceRows(
+def how(
+    rows: int, temperature: float, top_k: int = 0, top_p: float = 1.0, min_p: float = 0.0
+) -> SamplingRows:
+    return SamplingRows(
         temperature=np.full(rows, temperature, dtype=np.float32),
         top_k=np.full(rows, top_k, dtype=np.int32),
         top_p=np.full(rows, top_p, dtype=np.float32),
@@ -25,9 +27,9 @@ def how(rows: int, temperature: float, top_k: int = 0, top_p: float = 1.0, min_p
     )
 
 
-def assert_chosen_alike(native: NativeOps, logits: F32, choice: ChoiceRows) -> None:
-    tokens, logprobs = native.choose(logits, choice)
-    expected_tokens, expected_logprobs = REFERENCE.choose(logits, choice)
+def assert_chosen_alike(native: NativeOps, logits: F32, choice: SamplingRows) -> None:
+    tokens, logprobs = native.sample(logits, choice)
+    expected_tokens, expected_logprobs = REFERENCE.sample(logits, choice)
     np.testing.assert_array_equal(tokens, expected_tokens)
     np.testing.assert_array_equal(logprobs, expected_logprobs)
 
@@ -88,7 +90,7 @@ def test_a_lost_row_chooses_token_0_and_harms_no_other(native: NativeOps) -> Non
     logits[0, 99], logits[1, 50], logits[2] = np.nan, np.inf, -np.inf
     for temperature in (0.0, 1.0):
         assert_chosen_alike(native, logits, how(5, temperature))
-        tokens, logprobs = native.choose(logits, how(5, temperature))
+        tokens, logprobs = native.sample(logits, how(5, temperature))
         assert tokens[:3].tolist() == [0, 0, 0] and np.isnan(logprobs[:3]).all()
         assert np.isfinite(logprobs[3:]).all()
 
@@ -102,13 +104,13 @@ def test_scores_are_those_of_the_reference_and_of_the_choice(native: NativeOps, 
         logits[2, 3:] = -np.inf
         logits[3, 5] = np.nan
         logits[4] = 0
-        tokens, logprobs = native.choose(logits, how(6, 1.0))
-        found = native.score(logits, tokens, top)
-        for ours, expected in zip(found, REFERENCE.score(logits, tokens, top), strict=True):
+        tokens, logprobs = native.sample(logits, how(6, 1.0))
+        found = native.logprobs(logits, tokens, top)
+        for ours, expected in zip(found, REFERENCE.logprobs(logits, tokens, top), strict=True):
             np.testing.assert_array_equal(ours, expected)
         np.testing.assert_array_equal(found[0], logprobs)
         if top:
-            greedy, of_greedy = native.choose(logits, how(6, 0.0))
+            greedy, of_greedy = native.sample(logits, how(6, 0.0))
             np.testing.assert_array_equal(found[1][:, 0], greedy)
             np.testing.assert_array_equal(found[2][:, 0], of_greedy)
 

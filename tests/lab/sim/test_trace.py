@@ -1,4 +1,4 @@
-"""Trace files: what is written is read again, what is wrong is named by line."""
+"""Trace files: reading gives back the written trace, and errors name the line."""
 
 import json
 from pathlib import Path
@@ -8,7 +8,7 @@ import pytest
 from tests.lab.sim.test_workloads import same
 
 from transom.errors import ConfigError
-from transom_lab.sim.tracefile import read_trace, write_trace
+from transom_lab.sim.trace import read_trace, write_trace
 from transom_lab.sim.workloads import make_trace
 
 GOOD = {"arrival": 0, "prompt": [5, 6], "output_length": 3}
@@ -31,7 +31,7 @@ def test_a_trace_that_is_written_is_the_same_when_read(tmp_path: Path) -> None:
 
 
 def test_equal_hashes_are_equal_blocks_and_times_are_milliseconds(tmp_path: Path) -> None:
-    """Mooncake's fields: two prompts that share two blocks of 512 tokens and part in the third."""
+    """Mooncake's fields: two prompts share two blocks of 512 tokens and differ in the third."""
     one = {"timestamp": 1500, "input_length": 1100, "output_length": 7, "hash_ids": [1, 2, 3]}
     other = {"timestamp": 3000, "input_length": 1300, "output_length": 9, "hash_ids": [1, 2, 4]}
     first, second = read_trace(written(tmp_path, one, other)).arrivals
@@ -42,7 +42,7 @@ def test_equal_hashes_are_equal_blocks_and_times_are_milliseconds(tmp_path: Path
     assert not np.array_equal(first.outputs, second.outputs[:7])
 
 
-def test_a_header_says_the_block_size_and_empty_lines_are_passed_over(tmp_path: Path) -> None:
+def test_the_header_sets_the_block_size_and_empty_lines_are_skipped(tmp_path: Path) -> None:
     header = {"trace": "mine", "concurrency": 4, "block_size": 16}
     line = {"arrival": 0.5, "input_length": 20, "output_length": 1, "hash_ids": [9, 9]}
     trace = read_trace(written(tmp_path, header, "", line))
@@ -68,7 +68,7 @@ def test_a_header_says_the_block_size_and_empty_lines_are_passed_over(tmp_path: 
         ({**GOOD, "after": 1}, "after is 1; a whole number between 0 and 0"),
         ({**GOOD, "tenant": 4}, "tenant is 4; a string"),
         ({"sample_of": 1, "output_length": 1}, "sample_of is 1; a whole number between 0 and 0"),
-        ({**GOOD, "sample_of": 0}, "arrival beside sample_of: it is that request's"),
+        ({**GOOD, "sample_of": 0}, "arrival beside sample_of: the first line of the request has it"),
         ({**GOOD, "priority": "high"}, "priority is 'high'"),
         ({"arrival": 0, "hash_ids": [1], "output_length": 1}, "input_length is missing"),
         (
@@ -77,14 +77,14 @@ def test_a_header_says_the_block_size_and_empty_lines_are_passed_over(tmp_path: 
         ),
     ],
 )
-def test_what_is_wrong_is_named_with_its_line(tmp_path: Path, line: object, message: str) -> None:
+def test_an_error_names_its_line(tmp_path: Path, line: object, message: str) -> None:
     path = written(tmp_path, GOOD, line)
     with pytest.raises(ConfigError) as error:
         read_trace(path)
     assert str(error.value).startswith(f"{path}:2: ") and message in str(error.value)
 
 
-def test_a_file_that_is_missing_empty_or_no_text_is_refused_in_one_line(tmp_path: Path) -> None:
+def test_a_missing_empty_or_binary_file_is_refused_in_one_line(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="No such file"):
         read_trace(tmp_path / "none.jsonl")
     with pytest.raises(ConfigError, match="no requests"):
