@@ -63,7 +63,7 @@ class World(SchedulerWorld):
         page_bytes: tuple[int, ...] = (),
         layers: tuple[int, ...] = (),
         policy: SchedulePolicy = SchedulePolicy.LPM,
-        passed_over_max: int = 256,
+        skipped_max: int = 256,
         target_seconds: float | None = None,
     ) -> None:
         """`pages` sizes the pools. With `page_bytes`, all components share the bytes of those pages."""
@@ -95,7 +95,7 @@ class World(SchedulerWorld):
             first_outputs_expected=outputs_expected,
             prefix_gain_min=prefix_gain_min,
             policy=policy,
-            passed_over_max=passed_over_max,
+            skipped_max=skipped_max,
             target_seconds=target_seconds,
         )
         self.outputs: dict[RequestId, ExpectedOutput] = {}
@@ -213,7 +213,7 @@ class World(SchedulerWorld):
 
     def set_chunk(self, tokens: int) -> None:
         """Changes the token budget of later steps."""
-        self.scheduler._limits = replace(self.scheduler._limits, chunk_tokens=tokens)
+        self.scheduler._config = replace(self.scheduler._config, chunk_tokens=tokens)
 
     def ballast(self, rows: int) -> list[Holding]:
         """Holdings of no request, one page each, with which a test can take memory away."""
@@ -240,7 +240,7 @@ class World(SchedulerWorld):
     def retract_all(self) -> None:
         """Retracts every running request, though memory is not short."""
         for running in tuple(self.scheduler._requests.running):
-            self.scheduler._requests.give_back(running)
+            self.scheduler._requests.publish_and_drop(running)
             self.scheduler._requests.retract(running)
 
     def held_alone(self) -> NDArray[np.int64]:

@@ -46,6 +46,6 @@ def draw_frame(random: Random) -> Frame:
         outputs_expected=random.choice((1, 1, 4, 20)),
         prefix_gain_min=random.choice((1, 4)),
         policy=random.choice(tuple(SchedulePolicy)),
-        passed_over_max=random.choice((1, 2, 5, 20, 256)),
+        skipped_max=random.choice((1, 2, 5, 20, 256)),
         target_seconds=random.choice((None, None, STEP_SECONDS / 4, STEP_SECONDS, 4 * STEP_SECONDS)),
     )

@@ -53,7 +53,7 @@ class Frame:
     outputs_expected: int
     prefix_gain_min: int
     policy: SchedulePolicy
-    passed_over_max: int
+    skipped_max: int
     target_seconds: float | None
 
     def config(self) -> SchedulerConfig:
@@ -66,7 +66,7 @@ class Frame:
             first_outputs_expected=self.outputs_expected,
             prefix_gain_min=self.prefix_gain_min,
             policy=self.policy,
-            passed_over_max=self.passed_over_max,
+            skipped_max=self.skipped_max,
             target_seconds=self.target_seconds,
         )
 
