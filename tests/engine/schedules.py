@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from transom.config import EngineConfig
-from transom.engine.batch import chosen_from
+from transom.engine.batch import sampled_rows
 from transom.engine.engine import Engine
 from transom.engine.runner import ModelRunner
 from transom.kv.check import check
@@ -54,7 +54,7 @@ class RecordingRunner:
 
     def run(self, work: StepWork) -> StepResult:
         rows = self._runner.hidden(work)
-        chosen = head(self._ops, self._runner.model, rows[chosen_from(work)])
+        chosen = head(self._ops, self._runner.model, rows[sampled_rows(work)])
         sampling = [span for span in work.spans if span.sampling is not None]
         self.spans += [(span.request, span.start, span.end) for span in work.spans]
         for span, row in zip(sampling, chosen, strict=True):
@@ -85,7 +85,7 @@ class Played:
             case TokenSampled():
                 self.outputs.setdefault(event.request, []).append(event.token)
             case PromptLogprobs():
-                self.scores.setdefault(event.request, []).extend(event.scores)
+                self.scores.setdefault(event.request, []).extend(event.tokens)
 
 
 class SameWeights:

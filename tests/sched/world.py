@@ -127,7 +127,7 @@ class ContentRunner:
                 tuple(choice for sibling in self._of_siblings(span) if (choice := self._choose(sibling)))
                 for span in work.spans
             ),
-            scores=tuple(self._scores(span) for span in work.spans),
+            prompt_logprobs=tuple(self._scores(span) for span in work.spans),
         )
 
     def _of_siblings(self, span: SpanWork) -> list[SpanWork]:
@@ -138,13 +138,13 @@ class ContentRunner:
         ]
 
     def _scores(self, span: SpanWork) -> tuple[SampledToken, ...]:
-        if span.scoring is None:
+        if span.prompt_logprobs is None:
             return ()
-        pages, offsets = self._slots(0, span.row, span.scoring.start, span.scoring.end)
+        pages, offsets = self._slots(0, span.row, span.prompt_logprobs.start, span.prompt_logprobs.end)
         read = self.stored[0][pages, offsets].tolist()
         return tuple(
             SampledToken(int(token), score(int(before), int(token)))
-            for before, token in zip(read, span.scoring.tokens, strict=True)
+            for before, token in zip(read, span.prompt_logprobs.tokens, strict=True)
         )
 
     def _slots(
@@ -372,7 +372,7 @@ class World:
         assert event.first == max(1, request.logprobs.prompt_from) + len(told), event
         prompt = [int(token) for token in request.prompt]
         before = digests(prompt)
-        for position, found in enumerate(event.scores, event.first):
+        for position, found in enumerate(event.tokens, event.first):
             assert found.token == prompt[position]
             assert found.logprob == score(before[position - 1], found.token), (event, position)
             told.append(found.logprob)

@@ -15,7 +15,7 @@ import numpy as np
 
 from transom import logs, wire
 from transom.config import EngineConfig, LogConfig, ServerConfig
-from transom.engine.supervisor import Recipe
+from transom.engine.supervisor import EngineLaunch
 from transom.errors import BadRequest, TransomError
 from transom.server.launch import ServerLaunch, listen, serve
 from transom.text.chat import normalize
@@ -103,7 +103,7 @@ def main(model: str, finish_seconds: float, log_format: str) -> int:
     logs.configure(log_config)
     command = (sys.executable, str(FAKE_ENGINE))
     # However slow the machine: five crashes are too many.
-    recipe = Recipe(EngineConfig(model=model), log_config, command, crashes_seconds=3600)
+    recipe = EngineLaunch(EngineConfig(model=model), log_config, command, crashes_seconds=3600)
     try:
         serve(ServerLaunch(server, recipe, "toy", ByteText), listen("127.0.0.1", 0), announce)
     except TransomError as error:

@@ -134,7 +134,11 @@ class FaultyRunner:
             choices.append(asked.next() if span.sampling is not None else None)
             born = asked.unborn if span.sampling is not None else []
             siblings.append(tuple(self._asked(id).next() for id in born))
-            places = range(span.scoring.start, span.scoring.end) if span.scoring is not None else ()
+            places = (
+                range(span.prompt_logprobs.start, span.prompt_logprobs.end)
+                if span.prompt_logprobs is not None
+                else ()
+            )
             scores.append(tuple(asked.at(place + 1) for place in places))
             assert span.top == asked.request.logprobs.top, (span, asked)
         return StepResult(tuple(choices), self.seconds, tuple(siblings), tuple(scores))
@@ -154,12 +158,12 @@ class FaultyRunner:
 
 def _spoilt(result: StepResult, trouble: Trouble | None) -> StepResult:
     """The answer with what `trouble` does to it, the same where it can do nothing."""
-    choices = result.choices
+    choices = result.sampled
     match trouble:
         case Trouble.LOSES:
-            return replace(result, choices=choices[:-1])
+            return replace(result, sampled=choices[:-1])
         case Trouble.SILENT:
-            return replace(result, choices=(None,) * len(choices))
+            return replace(result, sampled=(None,) * len(choices))
         case Trouble.TALKATIVE:
-            return replace(result, choices=tuple(choice or SampledToken(0, 0.0) for choice in choices))
+            return replace(result, sampled=tuple(choice or SampledToken(0, 0.0) for choice in choices))
     return result

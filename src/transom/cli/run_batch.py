@@ -68,7 +68,7 @@ def _run(options: argparse.Namespace) -> None:
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
     from transom.cli.batch.run import rate, run
-    from transom.engine.supervisor import Recipe
+    from transom.engine.supervisor import EngineLaunch
     from transom.server.launch import default_name
     from transom.weights.tokenizer import load_text
 
@@ -83,9 +83,9 @@ def _run(options: argparse.Namespace) -> None:
             tokens += output_tokens
             bar.update(task, advance=1, description=rate(tokens, started_at))
 
-        recipe, text = Recipe(engine, log_config), load_text(engine.model)
+        launch, text = EngineLaunch(engine, log_config), load_text(engine.model)
         try:
-            asyncio.run(run(recipe, default_name(engine.model), text, unanswered, answers, progress))
+            asyncio.run(run(launch, default_name(engine.model), text, unanswered, answers, progress))
         finally:
             answers.close()
     print(f"{len(unanswered)} answers in {options.output}, {rate(tokens, started_at)}", file=sys.stderr)

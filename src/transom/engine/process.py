@@ -27,7 +27,6 @@ from transom.errors import TransomError
 from transom.sched import loop as sched
 from transom.sched.commands import Drained, WeightsRefused, WeightsUpdated
 from transom.values import (
-    Alternative,
     Ended,
     FinishReason,
     IdleReason,
@@ -131,13 +130,13 @@ def step_out(iteration: sched.Iteration, stats: wire.Stats) -> wire.StepOut:
     for event in iteration.events:
         match event:
             case TokenSampled():
-                tokens.append(wire.TokenOut(event.request, event.token, event.logprob, _pairs(event.top)))
+                tokens.append(wire.TokenOut(event.request, event.token, event.logprob, event.top))
             case Ended():
                 ended.append(_end(event))
             case PromptLogprobs():
                 prompt_logprobs += [
-                    wire.PromptLogprobOut(event.request, score.token, score.logprob, _pairs(score.top))
-                    for score in event.scores
+                    wire.PromptLogprobOut(event.request, token.token, token.logprob, token.top)
+                    for token in event.tokens
                 ]
     ended += map(_refusal, iteration.rejected)
     return wire.StepOut(tuple(tokens), tuple(ended), stats, tuple(prompt_logprobs))
@@ -147,10 +146,6 @@ def _end(event: Ended) -> wire.EndOut:
     return wire.EndOut(
         event.request, event.reason, event.usage, event.message, queue_seconds=event.queue_seconds
     )
-
-
-def _pairs(top: tuple[Alternative, ...]) -> tuple[tuple[int, float], ...]:
-    return tuple((alternative.token, alternative.logprob) for alternative in top)
 
 
 def answers(messages: Sequence[wire.ToEngine | Stop], iteration: sched.Iteration) -> Iterator[wire.Done]:

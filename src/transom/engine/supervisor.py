@@ -16,7 +16,7 @@ log = logging.getLogger("transom.engine")
 
 
 @dataclass(frozen=True, slots=True)
-class Recipe:
+class EngineLaunch:
     """All it takes to start an engine, and again, until `crashes_max` have ended within `crashes_seconds`."""
 
     config: EngineConfig
@@ -37,7 +37,7 @@ class Recipe:
 class Supervisor:
     """Owns the engine that serves, and replaces it when it dies. Mutable; of the loop it was started in."""
 
-    def __init__(self, recipe: Recipe, first: EngineClient) -> None:
+    def __init__(self, recipe: EngineLaunch, first: EngineClient) -> None:
         self._recipe = recipe
         self._client = first
         self._ready = first.ready
@@ -46,7 +46,7 @@ class Supervisor:
         self.restarts = 0
 
     @classmethod
-    async def start(cls, recipe: Recipe) -> Self:
+    async def start(cls, recipe: EngineLaunch) -> Self:
         """With a first engine that is ready. TransomError, of one line, if there cannot be one."""
         return cls(recipe, await recipe.start())
 

@@ -136,15 +136,17 @@ def _check(step: Step, result: StepResult) -> None:
     """Raises ValueError where the result does not answer the step span by span."""
     spans = step.work.spans
     wanted = [span.sampling is not None for span in spans]
-    given = [choice is not None for choice in result.choices]
+    given = [token is not None for token in result.sampled]
     if wanted != given:
         raise ValueError(f"the runner chose tokens for spans {given}, wanted {wanted}")
     _check_counts("siblings", [len(span.siblings) for span in spans], [len(s) for s in result.siblings])
-    _check_counts("scores", [_scored(span) for span in spans], [len(s) for s in result.scores])
+    _check_counts(
+        "prompt logprobs", [_scored(span) for span in spans], [len(s) for s in result.prompt_logprobs]
+    )
 
 
 def _scored(span: SpanWork) -> int:
-    return len(span.scoring.tokens) if span.scoring is not None else 0
+    return len(span.prompt_logprobs.tokens) if span.prompt_logprobs is not None else 0
 
 
 def _check_counts(what: str, wanted: list[int], given: list[int]) -> None:

@@ -14,7 +14,7 @@ from typing import NamedTuple
 import numpy as np
 
 from transom.kv.cache import Holding
-from transom.steps import Scoring, StepWork
+from transom.steps import PromptLogprobSpan, StepWork
 from transom.values import Ended, FinishReason, IdleReason, Request, RequestId, Tokens, Usage
 
 OUTPUT_RESERVE = 256
@@ -99,12 +99,12 @@ class Progress:
         """It must begin here or before: the last known token, or the first whose logits are wanted."""
         return (self.scored if self.scored < len(self.request.prompt) else self.length) - 1
 
-    def scoring(self, span: Span) -> Scoring | None:
+    def scoring(self, span: Span) -> PromptLogprobSpan | None:
         """What is to be said of prompt tokens from the logits of `span`."""
         if self.scored >= len(self.request.prompt):
             return None
         start, end = max(span.start, self.scored - 1), min(span.end, len(self.request.prompt) - 1)
-        return Scoring(start, self._buffer[start + 1 : end + 1]) if start < end else None
+        return PromptLogprobSpan(start, self._buffer[start + 1 : end + 1]) if start < end else None
 
     @property
     def kv_limit(self) -> int:

@@ -23,9 +23,9 @@ class OfSpan(NamedTuple):
 
 def of_span(result: StepResult, number: int) -> OfSpan:
     return OfSpan(
-        result.choices[number],
+        result.sampled[number],
         result.siblings[number] if result.siblings else (),
-        result.scores[number] if result.scores else (),
+        result.prompt_logprobs[number] if result.prompt_logprobs else (),
     )
 
 
@@ -43,9 +43,9 @@ class Results:
         running, span, siblings = scheduled
         progress = running.progress
         self._advance(running, span)
-        if work.scoring is not None:
-            progress.scored = work.scoring.end + 1
-            events.append(PromptLogprobs(progress.id, work.scoring.start + 1, found.scores))
+        if work.prompt_logprobs is not None:
+            progress.scored = work.prompt_logprobs.end + 1
+            events.append(PromptLogprobs(progress.id, work.prompt_logprobs.start + 1, found.scores))
         if found.choice is None:
             if span.end == progress.limit:
                 events.append(self.roster.end(running, FinishReason.LENGTH))

@@ -17,7 +17,7 @@ import uvloop
 from transom import wire
 from transom.config import EngineConfig, LogConfig, ServerConfig
 from transom.engine.client import STOP_SECONDS
-from transom.engine.supervisor import Recipe, Supervisor
+from transom.engine.supervisor import EngineLaunch, Supervisor
 from transom.errors import ConfigError, EngineDied, TransomError
 from transom.server import banner
 from transom.server.app import Service, build_app
@@ -45,7 +45,7 @@ class ServerLaunch:
     """Everything that a server is started from. `load_text` runs in a thread while the engine loads."""
 
     server: ServerConfig
-    engine: Recipe
+    engine: EngineLaunch
     served_name: str
     load_text: Callable[[], ModelText]
 
@@ -60,7 +60,7 @@ def serve_model(
         log.info("serving %s at %s", name, url)
         banner.show(ready, name, url, len(server.api_keys))
 
-    launch = ServerLaunch(server, Recipe(engine, log_config), name, lambda: load_text(engine.model))
+    launch = ServerLaunch(server, EngineLaunch(engine, log_config), name, lambda: load_text(engine.model))
     serve(launch, sock, announce)
 
 
@@ -180,9 +180,9 @@ def _service(launch: ServerLaunch, engine: Supervisor, text: ModelText) -> Servi
     return Service(engine, processor, Metrics(launch.served_name, engine), launch.server)
 
 
-async def _start_engine(recipe: Recipe, signals: StopSignals) -> Supervisor | None:
+async def _start_engine(launch: EngineLaunch, signals: StopSignals) -> Supervisor | None:
     """The engine, once it is ready. None if a signal arrives first."""
-    starting = asyncio.ensure_future(Supervisor.start(recipe))
+    starting = asyncio.ensure_future(Supervisor.start(launch))
     stopping = asyncio.ensure_future(signals.graceful.wait())
     await asyncio.wait((starting, stopping), return_when=asyncio.FIRST_COMPLETED)
     stopping.cancel()

@@ -10,7 +10,7 @@ from starlette.types import ASGIApp, Message
 
 from transom.cli.batch.files import Answers, BatchRequest
 from transom.config import ServerConfig
-from transom.engine.supervisor import Recipe, Supervisor
+from transom.engine.supervisor import EngineLaunch, Supervisor
 from transom.errors import ConfigError, TransomError
 from transom.server.app import Service, build_app
 from transom.server.input_processor import InputProcessor
@@ -27,7 +27,7 @@ RETRY_SECONDS = 2.0
 
 
 async def run(
-    recipe: Recipe,
+    launch: EngineLaunch,
     name: str,
     text: ModelText,
     requests: Sequence[BatchRequest],
@@ -35,7 +35,7 @@ async def run(
     progress: Progress,
 ) -> None:
     """Answers all requests. TransomError if the engine or the output file fails."""
-    engine = await Supervisor.start(recipe)
+    engine = await Supervisor.start(launch)
     try:
         processor = InputProcessor(text, name, engine.ready.context)
         app = build_app(Service(engine, processor, Metrics(name, engine), ServerConfig()))
