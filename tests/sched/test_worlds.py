@@ -39,7 +39,7 @@ def random_world(random: random.Random, page: int, window: int) -> World:
         outputs_expected=random.choice([1, 4, 20]),
         prefix_gain_min=random.choice([1, 4]),
         policy=random.choice(list(SchedulePolicy)),
-        passed_over_max=random.choice([1, 4, 256]),
+        skipped_max=random.choice([1, 4, 256]),
         target_seconds=random.choice([None, 4.0]),
     )
 

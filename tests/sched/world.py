@@ -256,7 +256,7 @@ class World:
         page_bytes: tuple[int, ...] = (),
         layers: tuple[int, ...] = (),
         policy: SchedulePolicy = SchedulePolicy.LPM,
-        passed_over_max: int = 256,
+        skipped_max: int = 256,
         target_seconds: float | None = None,
     ) -> None:
         """With `page_bytes` all pools share what `pages` would cost; else they are cut so."""
@@ -289,7 +289,7 @@ class World:
             first_outputs_expected=outputs_expected,
             prefix_gain_min=prefix_gain_min,
             policy=policy,
-            passed_over_max=passed_over_max,
+            skipped_max=skipped_max,
             target_seconds=target_seconds,
         )
         self.scheduler = CheckedScheduler(self.cache, self.limits)
@@ -439,7 +439,7 @@ class World:
 
     def set_chunk(self, tokens: int) -> None:
         """Another budget per step from now on."""
-        self.scheduler._limits = replace(self.scheduler._limits, chunk_tokens=tokens)
+        self.scheduler._config = replace(self.scheduler._config, chunk_tokens=tokens)
 
     def ballast(self, rows: int) -> list[Holding]:
         """Holdings that are nobody's request, one page each, so that memory can be taken away."""
@@ -471,5 +471,5 @@ class World:
     def retract_all(self) -> None:
         """Every running request is retracted, for no reason of its own."""
         for running in tuple(self.scheduler._requests.running):
-            self.scheduler._requests.give_back(running)
+            self.scheduler._requests.publish_and_drop(running)
             self.scheduler._requests.retract(running)

@@ -68,7 +68,7 @@ class Frame:
             first_outputs_expected=self.outputs_expected,
             prefix_gain_min=self.prefix_gain_min,
             policy=self.policy,
-            passed_over_max=self.passed_over_max,
+            skipped_max=self.passed_over_max,
             target_seconds=self.target_seconds,
         )
 

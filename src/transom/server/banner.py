@@ -44,7 +44,9 @@ def show(ready: wire.Ready, served_name: str, url: str, keys: int = 0) -> None:
     """
     lines, curl = banner_lines(ready, served_name, url), curl_line(served_name, url, keys)
     if not sys.stdout.isatty():
-        streams.say(sys.stdout, "\n".join([f"{line.label:<12}{line.text}" for line in lines] + ["", curl]))
+        streams.print_line(
+            sys.stdout, "\n".join([f"{line.label:<12}{line.text}" for line in lines] + ["", curl])
+        )
         return
     try:
         _show_coloured(lines, curl)
