@@ -20,7 +20,7 @@ from tests.tiny import TINY, vocabulary, write_tiny_gguf
 
 from transom.config import EngineConfig
 from transom.engine.engine import Engine
-from transom.engine.weights import DiskWeights
+from transom.engine.reload import DiskWeights
 from transom.errors import BadRequest
 from transom.models.load import load_model
 from transom.models.spec import Model

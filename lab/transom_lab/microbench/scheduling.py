@@ -152,7 +152,7 @@ class SchedulerBench:
             # Neither plan is committed, so both see the same state but for the waiting requests.
             beside, plan = timed_plan(self.scheduler)
             times.append((beside - without) / 1000)
-            admitted += len(plan.spans) - len(before.spans)
+            admitted += len(plan.entries) - len(before.entries)
             for request in requests:
                 self.scheduler.abort(request)
         return statistics.median(times), admitted / self.load.attempts

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from heapq import heapify, heappop, heappush
 
 from transom.config import EngineConfig
-from transom.engine.engine import limits_of
+from transom.engine.engine import scheduler_config
 from transom.engine.sizing import Sizing, size_pools
 from transom.kv.cache import HybridCache
 from transom.kv.check import check
@@ -85,7 +85,7 @@ class Player:
         self.trace = trace
         self.sizing = size_pools(setting.spec, setting.engine)
         self.cache = HybridCache(self.sizing.layout)
-        self.scheduler = Scheduler(self.cache, limits_of(setting.engine, self.sizing))
+        self.scheduler = Scheduler(self.cache, scheduler_config(setting.engine, self.sizing))
         self.records: dict[int, RequestRecord] = {}
         self.ended = 0
         self._clients = Clients(trace, setting.turnaround_s)

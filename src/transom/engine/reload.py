@@ -1,4 +1,4 @@
-"""Other weights for an engine that runs: a file of the same model, read anew."""
+"""Replaces the weights of a running engine by those of another file of the same model."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -16,16 +16,17 @@ PARAM = "model_path"
 
 @dataclass(frozen=True, slots=True)
 class DiskWeights:
-    """`sched.Weights` of a runner. Sources are paths of GGUF files; a refusal names what is wrong."""
+    """The `sched.commands.Weights` of a model runner. A source is the path of a GGUF file."""
 
     runner: ModelRunner
 
     def check(self, source: str) -> None:
+        # Reads metadata only: a request for the wrong file is refused before running requests are disturbed.
         with _opened(source) as file:
             self._require_same(read_spec(file), source)
 
     def load(self, source: str) -> None:
-        """For a moment both sets are in memory: the old ones go only when the new ones are there."""
+        """Both sets are in memory for a moment: the old one is freed only when the new one is complete."""
         with _opened(source) as file:
             self._require_same(read_spec(file), source)
             self.runner.model = load_model(file)
@@ -35,14 +36,14 @@ class DiskWeights:
         if replace(spec, name=served.name) != served:
             raise BadRequest(
                 f"{source} is not of the model that is served ({served.architecture}, {len(served.layers)} "
-                f"layers, vocabulary {served.vocabulary}); its weights cannot take their place",
+                f"layers, vocabulary {served.vocabulary}), so its weights cannot be used",
                 param=PARAM,
             )
 
 
 @contextmanager
 def _opened(source: str) -> Iterator[GgufFile]:
-    """Raises BadRequest for whatever is wrong with the file."""
+    """The opened file. Raises BadRequest if it is missing or cannot be read."""
     if not Path(source).is_file():
         raise BadRequest(f"there is no file {source}", param=PARAM)
     try:
