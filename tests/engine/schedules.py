@@ -18,7 +18,7 @@ from transom.ops.protocol import F32, Ops, SpanRows
 from transom.ops.reference import ReferenceOps
 from transom.ops.store import KVStore, KVType
 from transom.sched.loop import iterate
-from transom.sched.output_lengths import MEMORY
+from transom.sched.output_lengths import HISTORY
 from transom.sched.submission import outputs_of
 from transom.steps import StepResult, StepWork
 from transom.values import (
@@ -211,6 +211,6 @@ def random_arrivals(rng: random.Random, requests: Sequence[Request]) -> list[tup
 def build(model: Model, ops: Ops, config: EngineConfig) -> tuple[Engine, RecordingRunner]:
     """Of late its answers were short, so that more begin than fit to their ends, and are retracted."""
     engine = Engine(config, model, ops)
-    for _ in range(MEMORY):
-        engine.scheduler._requests.outputs.ended(OUTPUTS_SEEN)
+    for _ in range(HISTORY):
+        engine.scheduler._requests.outputs.add(OUTPUTS_SEEN)
     return engine, RecordingRunner(ops, engine.runner)
