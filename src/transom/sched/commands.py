@@ -1,6 +1,6 @@
 """Outcomes of the commands that take time, and the weights that one of them replaces.
 
-The commands themselves are those of `transom.wire`.
+The commands themselves are defined in `transom.wire`.
 """
 
 from dataclasses import dataclass
