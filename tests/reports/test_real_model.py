@@ -81,7 +81,7 @@ class Stage:
         assert outcome.failure is None and not outcome.rejected, outcome
         check(self.engine.cache)
         for event in outcome.events:
-            self.played.hear(event)
+            self.played.record(event)
 
     def serve(self, prompt: Tokens, outputs: int = 1) -> Request:
         """A request that has ended; others may still run."""
