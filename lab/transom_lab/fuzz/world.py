@@ -198,6 +198,10 @@ class World:
     def audit(self) -> None:
         """All invariants, all contents of the tree, and all that running requests will read next."""
         self.cache.check()
+        self.audit_contents()
+
+    def audit_contents(self) -> None:
+        """All contents of the tree, and all that running requests will read next."""
         for namespace, prefix, node in self.nodes():
             self._audit_node(namespace, prefix, node)
         if not self.cache.pending_copies():
