@@ -6,7 +6,8 @@ BIN := $(VENV)/bin
 ARGS ?=
 PYTEST_ARGS ?= -n 2 --dist loadfile
 PIP := $(BIN)/python -m pip --disable-pip-version-check
-SOURCES := pyproject.toml lab/pyproject.toml CMakeLists.txt $(wildcard native/* native/kernels/*)
+CXX_FILES := $(wildcard native/*.h native/*.cpp native/kernels/*.h native/kernels/*.cpp)
+SOURCES := pyproject.toml lab/pyproject.toml CMakeLists.txt $(CXX_FILES)
 
 .PHONY: serve test lint test-slow soak sanitize arm parity mutants wheels docs bench bench-peers pictures clean help
 
@@ -19,12 +20,13 @@ serve: $(VENV)/serve.stamp  ## install what is needed, then serve on 127.0.0.1:8
 test: $(VENV)/test.stamp lint  ## the fast lane: lint, types, tests
 	$(BIN)/python -m pytest $(PYTEST_ARGS) -m "not slow"
 
-lint: $(VENV)/test.stamp  ## ruff and mypy --strict
+lint: $(VENV)/test.stamp  ## ruff, mypy --strict and clang-format
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+	$(BIN)/clang-format --dry-run --Werror $(CXX_FILES) $(wildcard tests/native/*.cpp)
 
-test-slow: $(VENV)/test.stamp  ## the heavy proofs; see docs/proof.md
+test-slow: $(VENV)/test.stamp  ## the heavy proofs; see lab/LOG.md
 	$(BIN)/python -m pytest -m slow
 
 soak: $(VENV)/test.stamp  ## five minutes of storms over HTTP (SOAK_ROUNDS=60); part of test-slow
@@ -40,8 +42,8 @@ parity: $(VENV)/test.stamp  ## the float32 reference against transformers; insta
 	$(PIP) install -q torch==2.13.0 transformers
 	$(BIN)/python -m pytest -m slow -s tests/models/test_transformers.py
 
-mutants: $(VENV)/test.stamp  ## wrong edits to kv/, and which tests notice; into docs/proof.md
-	$(BIN)/python lab/mutation/mutants.py --docs docs/proof.md
+mutants: $(VENV)/test.stamp  ## wrong edits to kv/, and which tests notice; into lab/LOG.md
+	$(BIN)/python lab/mutation/mutants.py --docs lab/LOG.md
 
 wheels: $(VENV)/test.stamp  ## a wheel and an sdist, each in an environment with nothing else
 	$(BIN)/python -m pytest -m slow -s tests/wheels

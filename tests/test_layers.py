@@ -24,7 +24,7 @@ LAYERS = (
     ("sched",),
     ("kv",),
     ("_native",),
-    ("config", "wire", "logs", "streams"),
+    ("config", "sampling", "wire", "logs", "streams"),
     ("steps",),
     ("values", "errors"),
 )

@@ -1,90 +1,94 @@
-"""Messages between the server process and the engine process: msgspec structs, as msgpack.
+"""Messages between the server process and the engine process: msgspec structs, encoded as msgpack.
 
-Server to engine: `ToEngine`, a Launch first. Engine to server: `FromEngine`. Request ids are the server's own
-numbers. `engine/channel.py` carries them; its end, in either direction, says stop.
+The server sends one `Launch`, then commands. The engine sends `Ready` or `Failed`, then a `StepOut` per step
+and a `Done` per answered command. `engine/channel.py` carries the messages; closing it, from either side,
+means stop.
+
+The scheduler takes these commands and counts in these counters itself: a request, a command and a counter are
+defined here (or in `values`) once, and nothing translates between the processes and the scheduler.
 """
 
+from typing import Annotated, NamedTuple
+
 import msgspec
+import numpy as np
 
 from transom.config import EngineConfig, LogConfig
-from transom.values import NO_LOGPROBS, FinishReason, Logprobs, PauseMode, Sampling, UpdateMode, Usage
+from transom.values import FinishReason, IdleReason, PauseMode, Request, RequestId, UpdateMode, Usage
+
+# ---------------------------------------------------------------- server to engine
 
 
 class Launch(msgspec.Struct, tag=True, frozen=True, array_like=True):
-    """The first message: what kind of engine to be, and how it logs."""
+    """The first message: the configuration of the engine and of its log."""
 
     config: EngineConfig
     log: LogConfig = LogConfig()
 
 
 class Submit(msgspec.Struct, tag=True, frozen=True, array_like=True):
-    """A checked, tokenized request. `prompt` is int32, little endian.
+    """Queue a request. Its outputs arrive as `TokenOut`, and each one ends with an `EndOut`."""
 
-    Further outputs, one for each of `siblings`, have the numbers that follow `id`. `deadline` is of the
-    monotonic clock, which both processes read alike.
-    """
-
-    id: int
-    prompt: bytes
-    max_tokens: int
-    stop_ids: tuple[int, ...]
-    sampling: Sampling
-    priority: int = 0
-    salt: str = ""
-    siblings: tuple[Sampling, ...] = ()
-    logprobs: Logprobs = NO_LOGPROBS
-    deadline: float | None = None
-    tenant: str = ""
+    request: Request
 
 
 class Abort(msgspec.Struct, tag=True, frozen=True, array_like=True):
-    """The client is gone, or has all it wanted (a stop string). Unknown ids are ignored."""
+    """End one output early: its client has disconnected or a stop string has matched.
 
-    id: int
+    Unknown ids are ignored: the output may have ended while the message was on its way.
+    """
+
+    request: RequestId
+
+
+# A command with a number is answered by one Done with that number. The loops of tests and of the lab, which
+# wait for no answer, leave the number out.
 
 
 class AbortAll(msgspec.Struct, tag=True, frozen=True, array_like=True):
-    """End every request there is. Answered by Done."""
+    """End every unfinished request."""
 
-    id: int
+    number: int = 0
 
 
 class Flush(msgspec.Struct, tag=True, frozen=True, array_like=True):
-    """Forget all cached prefixes; running requests go on. Answered by Done."""
+    """Drop all cached prefixes. Running requests continue."""
 
-    id: int
+    number: int = 0
 
 
 class Pause(msgspec.Struct, tag=True, frozen=True, array_like=True):
-    """No steps until Resume. Answered by Done."""
+    """Compute no step until Resume. Requests may still arrive, wait, be aborted and pass their deadlines."""
 
-    id: int
-    mode: PauseMode
+    mode: PauseMode = PauseMode.IN_PLACE
+    number: int = 0
 
 
 class Resume(msgspec.Struct, tag=True, frozen=True, array_like=True):
-    """Answered by Done."""
+    """Compute steps again; each request continues where it stopped."""
 
-    id: int
+    number: int = 0
 
 
 class UpdateWeights(msgspec.Struct, tag=True, frozen=True, array_like=True):
-    """Other weights, from the file `source`. Answered by Done when they serve, or are refused."""
+    """Load other weights from `source` once no request runs. Answered when they serve or are refused."""
 
-    id: int
+    number: int
     source: str
     mode: UpdateMode
 
 
 class Drain(msgspec.Struct, tag=True, frozen=True, array_like=True):
-    """Take no more requests. Answered by Done when nothing is left."""
+    """Refuse new requests and finish the unfinished ones. Answered when none is left."""
 
-    id: int
+    number: int = 0
 
 
 Answered = AbortAll | Flush | Pause | Resume | UpdateWeights | Drain
 Command = Submit | Abort | Answered
 ToEngine = Launch | Command
+
+# ---------------------------------------------------------------- engine to server
 
 
 class ComponentInfo(msgspec.Struct, frozen=True):
@@ -96,17 +100,17 @@ class ComponentInfo(msgspec.Struct, frozen=True):
     tokens: int
     bytes: int
     shared: bool = False
-    """Whether it shares its bytes with the others: `tokens` and `bytes` are the most it may come to."""
+    """Whether all components share one budget of bytes; `tokens` and `bytes` are then this one's maximum."""
 
 
 class Ready(msgspec.Struct, tag=True, frozen=True, array_like=True):
-    """The engine has loaded its model and serves."""
+    """The engine has loaded its model and accepts requests."""
 
     pid: int
     model: str
     architecture: str
     context: int
-    """Served context in tokens: min(model's, what fits alone)."""
+    """Served context in tokens: min(the model's, the longest request that fits alone)."""
     weights_bytes: int
     components: tuple[ComponentInfo, ...]
     page_size: int
@@ -118,36 +122,36 @@ class Ready(msgspec.Struct, tag=True, frozen=True, array_like=True):
 
 
 class Failed(msgspec.Struct, tag=True, frozen=True, array_like=True):
-    """The engine could not start; `message` is one line for the user."""
+    """The engine could not start or has crashed; `message` is one line for the user."""
 
     message: str
 
 
 class TokenOut(msgspec.Struct, frozen=True, array_like=True):
-    """One more token of an output. `top`: the most probable tokens at its place, with their logprobs."""
+    """The next token of an output. `top`: the most probable tokens at its position, with their logprobs."""
 
-    id: int
+    id: RequestId
     token: int
     logprob: float
     top: tuple[tuple[int, float], ...] = ()
 
 
-class ScoreOut(msgspec.Struct, frozen=True, array_like=True):
-    """One more token of a prompt whose log-probabilities were asked for, in order, before any output."""
+class PromptLogprobOut(msgspec.Struct, frozen=True, array_like=True):
+    """The logprob of the next prompt token of a request that asked for them. Precedes all its outputs."""
 
-    id: int
+    id: RequestId
     token: int
     logprob: float
     top: tuple[tuple[int, float], ...] = ()
 
 
 class EndOut(msgspec.Struct, frozen=True, array_like=True):
-    """The one terminal message of a request. `message`, with `code` and `param`, is set on errors.
+    """The last message of an output. Errors set `message`; refusals also set `code` and `param`.
 
-    `queue_seconds` is how long it waited for its first step, or for its end if it never had one.
+    `queue_seconds` is the time until the first step of the request, or until its end if it never had one.
     """
 
-    id: int
+    id: RequestId
     reason: FinishReason
     usage: Usage
     message: str = ""
@@ -165,47 +169,83 @@ class ComponentUse(msgspec.Struct, frozen=True, array_like=True):
     cached: int
 
 
-class Stats(msgspec.Struct, frozen=True, array_like=True):
-    """A snapshot of the engine, sent with every step's output and when it goes idle. Counters only grow."""
+class Metric(NamedTuple):
+    """Name (without prefix) and help text of the Prometheus counter that exposes a field."""
 
-    running: int
-    waiting: int
-    requests_finished: int
-    prompt_tokens: int
-    cached_tokens: int
-    computed_tokens: int
-    generated_tokens: int
-    retractions: int
-    steps: int
-    components: tuple[ComponentUse, ...]
-    spans: int = 0
-    repaired_tokens: int = 0
-    recomputed_tokens: int = 0
-    admissions: int = 0
-    queue_seconds: float = 0.0
-    aborted: int = 0
-    expired: int = 0
-    forks: int = 0
-    forks_put_off: int = 0
-    deferred_spans: int = 0
-    failed_steps: int = 0
-    idle: dict[str, int] = {}
-    """Turns without a step, by reason."""
+    name: str
+    help: str
+
+
+class Counters(msgspec.Struct, array_like=True):
+    """Totals since the engine started. Owned and incremented by the scheduler, sent with every step.
+
+    To add a counter, add a field with its metric here and increment it in the scheduler; `server/metrics.py`
+    derives the Prometheus counters, in this order.
+    """
+
+    requests_finished: Annotated[int, Metric("num_requests", "Requests ended, for whatever reason")] = 0
+    prompt_tokens: Annotated[int, Metric("prompt_tokens", "Prompt tokens of requests that ran")] = 0
+    """Counted at the first admission of a request."""
+    cached_tokens: Annotated[int, Metric("cached_tokens", "Prompt tokens found in the prefix cache")] = 0
+    """Counted at the first admission of a request."""
+    computed_tokens: Annotated[int, Metric("computed_tokens", "Positions computed, repetitions included")] = 0
+    generated_tokens: Annotated[int, Metric("generation_tokens", "Tokens generated")] = 0
+    retractions: Annotated[
+        int, Metric("num_retracted_requests", "Times a running request had to give up its pages")
+    ] = 0
+    steps: Annotated[int, Metric("num_steps", "Forward passes of the model")] = 0
+    spans: Annotated[int, Metric("num_spans", "Spans of requests in all steps")] = 0
+    failed_steps: Annotated[int, Metric("num_failed_steps", "Steps whose computation raised")] = 0
+    deferred_spans: Annotated[int, Metric("num_deferred_spans", "Spans planned that then found no page")] = 0
+    """Dropped at commit: admissions whose cached prefix was evicted for the copy of another's page. Rare."""
+    repaired_tokens: Annotated[
+        int, Metric("repaired_tokens", "Positions computed for their windows only")
+    ] = 0
+    """The full-attention components had these positions cached."""
+    recomputed_tokens: Annotated[
+        int, Metric("recomputed_tokens", "Positions computed again after a retraction")
+    ] = 0
+    queue_seconds: Annotated[
+        float, Metric("queue_seconds", "Time in the queue of those admitted, added up")
+    ] = 0.0
+    admissions: Annotated[int, Metric("num_admissions", "Admissions, those after a retraction too")] = 0
+    aborted: Annotated[int, Metric("num_aborted_requests", "Requests ended by an abort")] = 0
+    expired: Annotated[int, Metric("num_expired_requests", "Requests ended by their deadline")] = 0
+    forks: Annotated[int, Metric("num_forks", "Further outputs of a prompt that were forked")] = 0
+    forks_put_off: Annotated[
+        int, Metric("num_forks_put_off", "Further outputs that found no room, and waited")
+    ] = 0
+    idle: dict[IdleReason, int] = msgspec.field(default_factory=lambda: dict.fromkeys(IdleReason, 0))
+    """Iterations without a step, by reason: one Prometheus counter with a label, so not a `Metric`."""
+
+    def snapshot(self, *, running: int, waiting: int) -> "Stats":
+        """A copy that later steps do not change."""
+        counts = msgspec.structs.asdict(self) | {"idle": dict(self.idle)}
+        return Stats(running=running, waiting=waiting, **counts)
+
+
+class Stats(Counters, kw_only=True):
+    """A snapshot of counters and current state, sent with every step and when the engine goes idle."""
+
+    running: int = 0
+    waiting: int = 0
+    components: tuple[ComponentUse, ...] = ()
+    """Filled in by the engine: the scheduler does not know the pools' sizes in tokens."""
 
 
 class StepOut(msgspec.Struct, tag=True, frozen=True, array_like=True):
-    """What one step of the engine produced, in order: scores, then tokens, then ends."""
+    """The results of one iteration, in order: prompt logprobs, then tokens, then ends."""
 
     tokens: tuple[TokenOut, ...]
     ends: tuple[EndOut, ...]
     stats: Stats
-    scores: tuple[ScoreOut, ...] = ()
+    prompt_logprobs: tuple[PromptLogprobOut, ...] = ()
 
 
 class Done(msgspec.Struct, tag=True, frozen=True, array_like=True):
-    """A command is carried out; or refused, if there is a `message`, with `code` and `param`."""
+    """The command `number` is complete, or refused: then `message`, `code` and `param` say why."""
 
-    id: int
+    number: int
     message: str = ""
     code: str | None = None
     param: str | None = None
@@ -213,6 +253,19 @@ class Done(msgspec.Struct, tag=True, frozen=True, array_like=True):
 
 FromEngine = Ready | Failed | StepOut | Done
 
-encode = msgspec.msgpack.Encoder().encode
-decode_to_engine = msgspec.msgpack.Decoder(ToEngine).decode
+# ---------------------------------------------------------------- msgpack
+
+
+def _encode_tokens(value: object) -> bytes:
+    """A prompt as int32, little endian: a list of integers would cost an object per token on both sides."""
+    assert isinstance(value, np.ndarray), type(value)
+    return value.astype("<i4", copy=False).tobytes()
+
+
+def _decode_tokens(_: type, value: bytes) -> np.ndarray:
+    return np.frombuffer(value, dtype="<i4").astype(np.int32, copy=False)
+
+
+encode = msgspec.msgpack.Encoder(enc_hook=_encode_tokens).encode
+decode_to_engine = msgspec.msgpack.Decoder(ToEngine, dec_hook=_decode_tokens).decode
 decode_from_engine = msgspec.msgpack.Decoder(FromEngine).decode

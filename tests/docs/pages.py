@@ -6,7 +6,9 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
-PAGES = (*sorted(ROOT.glob("*.md")), *sorted(DOCS.glob("*.md")), *sorted((ROOT / "examples").glob("*.md")))
+PAGES = tuple(
+    path for folder in (ROOT, DOCS, ROOT / "examples", ROOT / "lab") for path in sorted(folder.glob("*.md"))
+)
 """Everything that people read as Markdown."""
 
 CODE = re.compile(r"`([^`]+)`")

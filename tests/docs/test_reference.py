@@ -205,7 +205,7 @@ def test_every_field_of_a_command_is_documented(kind: Any) -> None:
 
 def test_every_metric_is_documented_and_no_other() -> None:
     uses = tuple(wire.ComponentUse(name, 1, 0, 0) for name in ("full", "window"))
-    stats = wire.Stats(0, 0, 0, 0, 0, 0, 0, 0, 0, components=uses, idle={"no_work": 0})
+    stats = wire.Stats(components=uses)
     ready = SimpleNamespace(context=1, page_size=1, weights_bytes=1)
     engine: Any = SimpleNamespace(stats=stats, ready=ready, trouble=None, restarts=0)
     there = {

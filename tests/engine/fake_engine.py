@@ -24,13 +24,14 @@ from transom.config import EngineConfig
 from transom.engine import process
 from transom.errors import BadRequest, ModelFileError, RequestTooLarge
 from transom.sched import loop as sched
-from transom.sched.commands import Done
-from transom.sched.request import Idle, IdleReason
+from transom.sched.commands import Done, Drained, WeightsRefused, WeightsUpdated
+from transom.sched.request import Idle
 from transom.values import (
     Alternative,
     Ended,
     Event,
     FinishReason,
+    IdleReason,
     PauseMode,
     PromptLogprobs,
     Request,
@@ -77,34 +78,34 @@ class FakeSteps:
         self.updates: list[str] = []
         self.finished = self.prompt_tokens = self.cached_tokens = self.generated = self.steps = 0
 
-    def iterate(self, commands: Sequence[sched.Command]) -> sched.Iteration:
+    def iterate(self, commands: Sequence[wire.Command]) -> sched.Iteration:
         events: list[Event] = []
         rejected: list[sched.Rejected] = []
         done: list[Done] = []
         for command in commands:
             match command:
-                case sched.Submit(request):
+                case wire.Submit(request):
                     self._submit(request, rejected)
-                case sched.Abort(number):
+                case wire.Abort(number):
                     events += self._end(number, FinishReason.ABORT) if number in self.running else ()
-                case sched.AbortAll():
+                case wire.AbortAll():
                     for number in list(self.running):
                         events += self._end(number, FinishReason.ABORT)
-                case sched.Flush():
+                case wire.Flush():
                     self.seen.clear()
-                case sched.Pause(mode):
+                case wire.Pause(mode):
                     self.paused = mode
-                case sched.Resume():
+                case wire.Resume():
                     self.paused = None
-                case sched.Drain(number):
+                case wire.Drain(number):
                     self.drain = number
-                case sched.UpdateWeights(number, source, mode):
+                case wire.UpdateWeights(number, source, mode):
                     if source == "missing":
                         error = BadRequest("there is no file missing", param="model_path")
-                        done.append(sched.WeightsRefused(number, error))
+                        done.append(WeightsRefused(number, error))
                     else:
                         self.updates.append(f"{mode} {source}")
-                        done.append(sched.WeightsUpdated(number, len(self.updates)))
+                        done.append(WeightsUpdated(number, len(self.updates)))
         if self.paused is not None:
             return sched.Iteration(tuple(events), Idle(IdleReason.PAUSED), tuple(rejected), None, tuple(done))
         before = len(events)
@@ -116,7 +117,7 @@ class FakeSteps:
         self.steps += 1
         idle = None if len(events) > before else Idle(IdleReason.NO_WORK)
         if self.drain is not None and not self.running:
-            done.append(sched.Drained(self.drain))
+            done.append(Drained(self.drain))
         return sched.Iteration(tuple(events), idle, tuple(rejected), None, tuple(done))
 
     def stats(self) -> wire.Stats:

@@ -13,6 +13,7 @@ import uvloop
 from transom import wire
 from transom.engine.channel import FRAME_BYTES_MAX, Channel, Frames, frame
 from transom.engine.process import Mailbox, Stop
+from transom.values import RequestId
 
 LARGE_BYTES = 1 << 20
 """More than a socket takes while nobody reads."""
@@ -36,7 +37,7 @@ def mailbox() -> Iterator[tuple[Channel, Mailbox]]:
 
 
 def abort(number: int) -> bytes:
-    return wire.encode(wire.Abort(number))
+    return wire.encode(wire.Abort(RequestId(number)))
 
 
 def flushed(number: int) -> wire.Done:
@@ -169,7 +170,7 @@ def test_an_engine_whose_server_does_not_read_goes_on_and_keeps_the_order() -> N
             if engine._channel.unsent > LARGE_BYTES:
                 break
         server.send(abort(7))
-        assert engine.receive(None) == [wire.Abort(7)]
+        assert engine.receive(None) == [wire.Abort(RequestId(7))]
         got: list[wire.FromEngine] = []
         while engine._channel.unsent:
             got += map(wire.decode_from_engine, server.receive())
@@ -196,7 +197,7 @@ def test_room_in_the_socket_is_no_message(monkeypatch: pytest.MonkeyPatch) -> No
             return wait(timeout_ms)
 
         monkeypatch.setattr(engine, "_wait", read_instead)
-        assert engine.receive(None) == [wire.Abort(9)]
+        assert engine.receive(None) == [wire.Abort(RequestId(9))]
         assert waits >= 2
 
 
@@ -208,9 +209,9 @@ def test_a_part_of_a_message_is_none() -> None:
         ours.sendall(whole[:3])
         assert engine.receive(0) == []
         ours.sendall(whole[3:] + whole[:5])
-        assert engine.receive(None) == [wire.Abort(1)]
+        assert engine.receive(None) == [wire.Abort(RequestId(1))]
         ours.sendall(whole[5:])
-        assert engine.receive(None) == [wire.Abort(1)]
+        assert engine.receive(None) == [wire.Abort(RequestId(1))]
         ours.close()
         assert engine.receive(None) == [Stop()]
         engine.close()
@@ -220,7 +221,7 @@ def test_the_end_comes_after_the_messages_before_it() -> None:
     with mailbox() as (server, engine):
         server.send(abort(1))
         server.close()
-        assert engine.receive(None) == [wire.Abort(1), Stop()]
+        assert engine.receive(None) == [wire.Abort(RequestId(1)), Stop()]
 
 
 def test_whatever_else_is_readable_says_stop() -> None:
@@ -230,6 +231,6 @@ def test_whatever_else_is_readable_says_stop() -> None:
         assert engine.receive(0) == []
         server.send(abort(1))
         os.write(writable, b"x")
-        assert engine.receive(None) == [wire.Abort(1), Stop()]
+        assert engine.receive(None) == [wire.Abort(RequestId(1)), Stop()]
     os.close(readable)
     os.close(writable)

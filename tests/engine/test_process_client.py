@@ -10,6 +10,7 @@ import sys
 import termios
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
+from itertools import count
 from pathlib import Path
 
 import numpy as np
@@ -20,9 +21,9 @@ from tests.serving import descendants
 
 from transom import wire
 from transom.config import EngineConfig
-from transom.engine.client import EngineClient, Prompt, Replies
+from transom.engine.client import EngineClient, Replies
 from transom.errors import EngineDied, TransomError
-from transom.values import FinishReason, Sampling
+from transom.values import FinishReason, Request, RequestId, Sampling
 from transom.wire import EndOut
 
 COMMAND = (sys.executable, str(Path(__file__).with_name("fake_engine.py")))
@@ -48,15 +49,20 @@ async def engine(model: str = "echo") -> AsyncIterator[EngineClient]:
         await client.stop()
 
 
-def prompt(text: str, max_tokens: int = 8) -> Prompt:
+REQUEST_IDS = count(1)
+
+
+def submit(replies: Replies, text: str, max_tokens: int = 8) -> RequestId:
     tokens = np.frombuffer(text.encode(), np.uint8).astype(np.int32)
-    return Prompt(tokens, max_tokens, (257,), Sampling(seed=2**64 - 1))
+    number = RequestId(next(REQUEST_IDS))
+    replies.submit(Request(number, tokens, max_tokens, frozenset({257}), Sampling(seed=2**64 - 1)))
+    return number
 
 
-async def collect(replies: Replies, count: int) -> tuple[dict[int, list[int]], dict[int, EndOut]]:
+async def collect(replies: Replies, count: int) -> tuple[dict[RequestId, list[int]], dict[RequestId, EndOut]]:
     """Tokens and ends by number, until `count` requests have ended."""
-    tokens: dict[int, list[int]] = {}
-    ends: dict[int, EndOut] = {}
+    tokens: dict[RequestId, list[int]] = {}
+    ends: dict[RequestId, EndOut] = {}
     while len(ends) < count:
         for reply in await replies.take():
             if isinstance(reply, EndOut):
@@ -87,7 +93,7 @@ def test_tokens_and_one_end_arrive_in_order_for_each_of_many_requests() -> None:
     async def body() -> None:
         async with engine() as client:
             with client.replies() as replies:
-                texts = {replies.submit(prompt(f"text {i}", 5 + i)): f"text {i}" for i in range(20)}
+                texts = {submit(replies, f"text {i}", 5 + i): f"text {i}" for i in range(20)}
                 tokens, ends = await collect(replies, len(texts))
             for number, text in texts.items():
                 echoed = text * 5
@@ -104,7 +110,7 @@ def test_leaving_the_replies_aborts_what_has_not_ended() -> None:
     async def body() -> None:
         async with engine() as client:
             with client.replies() as replies:
-                replies.submit(prompt("STALL"))
+                submit(replies, "STALL")
                 await replies.take()
                 assert client.stats.running == 1
             assert client.in_flight == 0
@@ -119,7 +125,7 @@ def test_cancelling_the_reader_aborts_its_request() -> None:
 
             async def read() -> None:
                 with client.replies() as replies:
-                    replies.submit(prompt("STALL"))
+                    submit(replies, "STALL")
                     await collect(replies, 1)
 
             reading = asyncio.ensure_future(read())
@@ -136,7 +142,7 @@ def test_an_asked_for_abort_is_answered_with_an_end_that_has_the_usage() -> None
     async def body() -> None:
         async with engine() as client:
             with client.replies() as replies:
-                number = replies.submit(prompt("STALL"))
+                number = submit(replies, "STALL")
                 await replies.take()
                 replies.abort(number)
                 _, ends = await collect(replies, 1)
@@ -151,7 +157,7 @@ def test_a_refused_request_ends_with_the_reason_and_others_go_on() -> None:
     async def body() -> None:
         async with engine() as client:
             with client.replies() as replies:
-                refused, good = replies.submit(prompt("REJECT")), replies.submit(prompt("good"))
+                refused, good = submit(replies, "REJECT"), submit(replies, "good")
                 tokens, ends = await collect(replies, 2)
                 assert refused not in tokens
                 end = ends[refused]
@@ -179,7 +185,7 @@ def test_requests_that_end_by_themselves_are_never_aborted(monkeypatch: pytest.M
             monkeypatch.setattr(client, "_send", record)
             for _ in range(10):
                 with client.replies() as replies:
-                    replies.submit(prompt("short"))
+                    submit(replies, "short")
                     await collect(replies, 1)
             assert not [message for message in sent if not isinstance(message, wire.Submit)]
 
@@ -190,7 +196,7 @@ def test_flush_returns_after_the_engine_has_flushed() -> None:
     async def body() -> None:
         async def cached(client: EngineClient) -> int:
             with client.replies() as replies:
-                number = replies.submit(prompt("again"))
+                number = submit(replies, "again")
                 _, ends = await collect(replies, 1)
             return ends[number].usage.cached_tokens
 
@@ -207,15 +213,15 @@ def test_when_the_engine_dies_every_request_in_flight_gets_an_error(how: str) ->
     async def body() -> None:
         async with engine() as client:
             with client.replies() as bystander, client.replies() as culprit:
-                bystander.submit(prompt("STALL"))
+                submit(bystander, "STALL")
                 await bystander.take()
-                culprit.submit(prompt(how))
+                submit(culprit, how)
                 for replies in (culprit, bystander):
                     with pytest.raises(EngineDied):
                         await collect(replies, 1)
             assert client.in_flight == 0
             with client.replies() as replies, pytest.raises(EngineDied):
-                replies.submit(prompt("too late"))
+                submit(replies, "too late")
             with pytest.raises(EngineDied):
                 await client.flush()
 
@@ -235,7 +241,7 @@ def test_a_crash_says_why() -> None:
     async def body() -> None:
         async with engine() as client:
             with client.replies() as replies:
-                replies.submit(prompt("CRASH"))
+                submit(replies, "CRASH")
                 with pytest.raises(EngineDied, match="the fake broke as asked"):
                     await collect(replies, 1)
 
@@ -287,8 +293,8 @@ def test_stopping_leaves_no_process() -> None:
     ("words", "message"),
     [
         ("""os.write(0, b"\\x10\\0\\0\\0half a")""", "ended unexpectedly"),
-        ("""os.write(0, b"\\xff" * 9); os.read(0, 1 << 20); os.read(0, 1)""", "is not a message"),
-        ("""os.write(0, b"\\1\\0\\0\\0\\xc1"); os.read(0, 1 << 20); os.read(0, 1)""", "is not a message"),
+        ("""os.write(0, b"\\xff" * 9); os.read(0, 1 << 20); os.read(0, 1)""", "are not a message"),
+        ("""os.write(0, b"\\1\\0\\0\\0\\xc1"); os.read(0, 1 << 20); os.read(0, 1)""", "are not a message"),
     ],
     ids=["half a frame", "an absurd length", "no message"],
 )
@@ -353,7 +359,7 @@ def test_an_engine_that_does_not_read_holds_up_nobody_and_gets_all_in_order() ->
             texts = [f"{i}:" + "x" * LARGE_TOKENS for i in range(20)]
             os.kill(client.ready.pid, signal.SIGSTOP)
             with client.replies() as replies:
-                numbers = [replies.submit(prompt(text, 3)) for text in texts]
+                numbers = [submit(replies, text, 3) for text in texts]
                 assert client._channel.unsent
                 os.kill(client.ready.pid, signal.SIGCONT)
                 tokens, _ = await collect(replies, len(texts))
@@ -369,7 +375,7 @@ def test_a_server_that_does_not_read_gets_all_in_order_later() -> None:
     async def body() -> None:
         async with engine() as client:
             with client.replies() as replies:
-                numbers = [replies.submit(prompt("abc", 2000)) for _ in range(30)]
+                numbers = [submit(replies, "abc", 2000) for _ in range(30)]
                 # No await: nothing is read here until the engine has nothing left to compute.
                 over_http.until(lambda: unread_bytes(client) > 10_000 and is_asleep(client.ready.pid))
                 assert unread_bytes(client) < 2000 * 30 * TOKEN_BYTES_MIN
@@ -388,10 +394,10 @@ def test_a_request_too_many_tokens_old_is_dropped_without_harm() -> None:
         async with engine() as client:
             for _ in range(20):
                 with client.replies() as replies:
-                    replies.submit(prompt("gone", 1000))
+                    submit(replies, "gone", 1000)
                     await replies.take()
             with client.replies() as replies:
-                number = replies.submit(prompt("here", 4))
+                number = submit(replies, "here", 4)
                 tokens, _ = await collect(replies, 1)
                 assert bytes(tokens[number]) == b"here"
 

@@ -20,15 +20,16 @@ from tests.tiny import TinyShape, vocabulary, write_tiny_gguf
 from transom.config import EngineConfig
 from transom.engine.engine import Engine
 from transom.kv import match
+from transom.kv.check import inside
 from transom.kv.eviction import reclaim
 from transom.models.load import load_model
 from transom.models.spec import Model
-from transom.ops.choose import choose_ops
+from transom.ops.backend import choose_ops
 from transom.ops.protocol import Ops
 from transom.ops.reference import ReferenceOps
-from transom.sched.loop import Submit
 from transom.values import Request, RequestId, Sampling
 from transom.weights.gguf import read_gguf
+from transom.wire import Submit
 
 SHAPE = TinyShape(window=8)
 """Five windows of 8 below a full layer: a repair computes 35 tokens and part of a page."""
@@ -146,7 +147,7 @@ class Stage:
     def lose_windows(self) -> None:
         cache = self.engine.cache
         with cache.transaction():
-            reclaim(cache.tree, 1, cache.pools[1].idle)
+            reclaim(inside(cache).tree, 1, inside(cache).pools[1].idle)
 
     def cold(self, *more: int, until: int | None = None) -> bytes:
         tokens = [*self.prompt[:until].tolist(), *more]

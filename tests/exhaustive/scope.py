@@ -13,6 +13,7 @@ from hashlib import blake2b
 import numpy as np
 
 from transom.kv.cache import HybridCache, Namespace
+from transom.kv.check import check, inside
 from transom.kv.holding import Holding
 from transom.kv.pool import FREE, PagePool, owner_of
 from transom.values import RequestId
@@ -92,7 +93,7 @@ def moves(scope: Scope, driver: Driver) -> Iterator[Move]:
         else:
             yield from ((operation,) for operation in _steps(scope, number, job.holding, len(job.tokens)))
     for component in scope.short:
-        if driver.cache.pools[component].idle:
+        if inside(driver.cache).pools[component].idle:
             yield (do.Reclaim(component, 1),)
     if driver.cache.epoch < scope.flushes:
         yield (do.Flush(),)
@@ -135,7 +136,7 @@ def _tried(driver: Driver, move: Move, seen: Set[bytes]) -> bytes:
         driver.world.audit_contents()
         state = state_of(driver)
         if state not in seen:
-            driver.cache.check()
+            check(driver.cache)
         transaction.rollback(savepoint)
     driver.asked.clear()
     driver.world.contents.restore(contents)
@@ -149,7 +150,8 @@ def _tried(driver: Driver, move: Move, seen: Set[bytes]) -> bytes:
 def state_of(driver: Driver) -> bytes:
     """A digest of all that the cache knows, pages named in the order in which they are met."""
     cache = driver.cache
-    names: list[dict[int, int]] = [{0: 0} for _ in cache.pools]
+    parts = inside(cache)
+    names: list[dict[int, int]] = [{0: 0} for _ in parts.pools]
 
     def named(component: int, pages: np.ndarray) -> list[int]:
         known = names[component]
@@ -167,10 +169,13 @@ def state_of(driver: Driver) -> bytes:
         for space, prefix, node in order
     ]
     place = {id(node): index for index, (_, _, node) in enumerate(order)}
-    orders = [[place[id(node)] for node in listed.items()] for listed in cache.tree.orders]
+    orders = [[place[id(node)] for node in listed.items()] for listed in parts.tree.orders]
     running = sorted((_local(driver, number), number) for number in driver.jobs)
     rows = [
-        (local, [named(c, rows.table[driver.jobs[number].holding.row]) for c, rows in enumerate(cache.rows)])
+        (
+            local,
+            [named(c, rows.table[driver.jobs[number].holding.row]) for c, rows in enumerate(parts.tables)],
+        )
         for local, number in running
     ]
     row_owners = {id(driver.jobs[number].holding): index for index, (_, number) in enumerate(running)}
@@ -184,11 +189,11 @@ def state_of(driver: Driver) -> bytes:
             p.snapshot_of,
             row_owners.get(id(p.reads)),
         )
-        for p in cache.pending
+        for p in parts.pending
     ]
     row_of = {driver.jobs[number].holding.row: index for index, (_, number) in enumerate(running)}
-    pools = [_pool(pool, names[c], row_of) for c, pool in enumerate(cache.pools)]
-    entries = [int(np.count_nonzero(rows.table)) for rows in cache.rows]
+    pools = [_pool(pool, names[c], row_of) for c, pool in enumerate(parts.pools)]
+    entries = [int(np.count_nonzero(rows.table)) for rows in parts.tables]
     return blake2b(repr((tree, orders, rows, pending, pools, entries)).encode(), digest_size=16).digest()
 
 

@@ -40,7 +40,7 @@ def reclaimed(world: World) -> list[int]:
 
 def row(world: World, job: Job, component: int) -> list[int]:
     """Page ids, 0 where none."""
-    return [int(page) for page in world.cache.rows[component].table[job.holding.row]]
+    return [int(page) for page in world.cache.page_tables[component][job.holding.row]]
 
 
 def window_lengths(world: World, tokens: Sequence[int]) -> list[int]:
@@ -76,7 +76,7 @@ def squeeze(world: World, tokens: int) -> None:
 def take_windows(world: World) -> None:
     """The tree loses every window page that nobody reads, and no full page."""
     before = world.resident()[FULL]
-    squeeze(world, world.cache.room()[WINDOW])
+    squeeze(world, world.cache.available.alone()[WINDOW])
     assert world.resident()[FULL] == before, "full pages were short as well"
     assert world.cache.stats().components[WINDOW].unreferenced == 0
 
@@ -92,5 +92,5 @@ def everything_is_back(world: World) -> None:
     """Nobody runs: no reference is left, and what is cached can be had."""
     assert not world.jobs
     world.audit()
-    assert world.cache.room() == world.cache.layout.pages
+    assert world.cache.available.alone() == world.cache.layout.pages
     assert referenced(world) == [0] * len(world.kinds)

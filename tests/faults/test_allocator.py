@@ -31,6 +31,7 @@ from transom.config import EngineConfig
 from transom.engine.sizing import size_pools
 from transom.errors import ConfigError, NoSpace
 from transom.kv.cache import CacheLayout, HybridCache
+from transom.kv.check import inside
 from transom.kv.component_specs import Full, Window
 from transom.models.load import load_model
 from transom.values import FinishReason
@@ -55,7 +56,7 @@ def test_a_01_pages_that_come_back_are_paired_with_nothing() -> None:
     theirs = {page for page in row(world, third, WINDOW) if page}
     world.drop(second)
     assert free(world)[WINDOW] == 2
-    assert theirs.isdisjoint(world.cache.pools[WINDOW].free_pages().tolist())
+    assert theirs.isdisjoint(inside(world.cache).pools[WINDOW].free_pages().tolist())
     world.audit()
     world.drop(third)
     everything_is_back(world)
@@ -129,11 +130,11 @@ def test_a_04_a_window_page_that_two_requests_read_comes_free_once_when_nobody_d
     shared = row(world, first, WINDOW)[5:8]
     assert shared == row(world, second, WINDOW)[5:8] and 0 not in shared
     for reader in (first, second):
-        squeeze(world, world.cache.room()[WINDOW])
-        assert set(shared).isdisjoint(world.cache.pools[WINDOW].free_pages().tolist())
+        squeeze(world, world.cache.available.alone()[WINDOW])
+        assert set(shared).isdisjoint(inside(world.cache).pools[WINDOW].free_pages().tolist())
         world.drop(reader)
-    squeeze(world, world.cache.room()[WINDOW])
-    pages = world.cache.pools[WINDOW].free_pages().tolist()
+    squeeze(world, world.cache.available.alone()[WINDOW])
+    pages = inside(world.cache).pools[WINDOW].free_pages().tolist()
     assert [pages.count(page) for page in shared] == [1, 1, 1]
     everything_is_back(world)
 
@@ -180,7 +181,7 @@ def test_a_06_an_abort_amid_the_prompt_gives_all_back_and_the_next_request_is_co
     world.abort(request)
     world.drain()
     assert world.ends[request].reason == FinishReason.ABORT
-    assert world.cache.room() == (8, 6)
+    assert world.cache.available.alone() == (8, 6)
     world.submit(up_to(20), 2)
     world.finish()
 
@@ -189,12 +190,14 @@ def test_a_07_pages_of_all_components_are_taken_or_none() -> None:
     world = hybrid(1, 4, (12, 6), context=12)
     hold(world, 4)
     job = world.admit(up_to(4), cold=True)
-    before, tables = free(world), [rows.table.copy() for rows in world.cache.rows]
+    before, tables = free(world), [table.copy() for table in world.cache.page_tables]
     assert before == [8, 2]
     with pytest.raises(NoSpace, match="window: 4 pages needed, 2 to be had"):
         world.cache.extend(job.holding, 4)
     assert free(world) == before and job.holding.allocated == 0
-    assert all((rows.table == table).all() for rows, table in zip(world.cache.rows, tables, strict=True))
+    assert all(
+        (rows.table == table).all() for rows, table in zip(inside(world.cache).tables, tables, strict=True)
+    )
     world.compute(job, 1)
     world.audit()
 

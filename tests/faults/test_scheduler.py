@@ -8,13 +8,14 @@ from tests.sched.world import World
 
 from transom.errors import ConfigError, RequestTooLarge
 from transom.kv.cache import HybridCache
+from transom.kv.check import check
 from transom.kv.component_specs import Full, Window
 from transom.kv.layout import CacheLayout, PrefixCaching
 from transom.sched.config import SchedulerConfig
-from transom.sched.request import Idle, IdleReason, Span, Step
+from transom.sched.request import Idle, Span, Step
 from transom.sched.scheduler import Scheduler
 from transom.steps import SpanWork, StepWork
-from transom.values import FinishReason, RequestId, Usage
+from transom.values import FinishReason, IdleReason, RequestId, Usage
 
 CACHING = pytest.mark.parametrize("caching", PrefixCaching)
 
@@ -43,7 +44,7 @@ def test_s_01_ten_deferrals_change_nothing(caching: PrefixCaching) -> None:
     world.swell(ballast)
     for _ in range(10):
         assert world.scheduler.commit(Scheduler.plan(world.scheduler)) == Idle(IdleReason.NO_ROOM)
-        world.cache.check()
+        check(world.cache)
     world.shrink(ballast)
     world.no_room_expected = 10
     world.step()
@@ -334,14 +335,14 @@ def test_s_19_what_a_query_reads_is_there_until_its_step_has_landed() -> None:
     for at in range(150, 180):
         step = launch(world)
         assert [(span.start, span.end) for span in step.work.spans] == [(at, at + 1)]
-        table = world.cache.rows[1].table[step.work.spans[0].row].copy()
+        table = world.cache.page_tables[1][step.work.spans[0].row].copy()
         assert table[(at - 127) // 32 : at // 32 + 1].all()
         free = world.cache.stats().components[1].free
         result = world.runner.run(step.work)
         assert world.cache.stats().components[1].free == free
         for event in world.scheduler.apply(step, result):
             world._record(event)
-        gone = int(world.cache.rows[1].table[step.work.spans[0].row][0] == 0)
+        gone = int(world.cache.page_tables[1][step.work.spans[0].row][0] == 0)
         assert gone == (at + 1 >= 160), "by the settled count: 160 tokens reach back to 33"
     world.finish()
     assert world.ends[request].usage.completion_tokens == 60
@@ -354,7 +355,7 @@ def test_s_19_the_line_of_the_window_is_drawn_from_where_the_chunk_in_flight_beg
     step = launch(world)
     (span,) = step.work.spans
     assert (span.start, span.end) == (4096, 5632), "the chunk has 1536 tokens, not 4096"
-    table = world.cache.rows[1].table[span.row]
+    table = world.cache.page_tables[1][span.row]
     assert int(np.flatnonzero(table)[0]) == (4096 - 127) // 32
     for event in world.scheduler.apply(step, world.runner.run(step.work)):
         world._record(event)

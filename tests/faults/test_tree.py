@@ -27,6 +27,7 @@ from tests.faults.play import (
 from tests.sched.world import World as SchedulerWorld
 
 from transom.errors import NoSpace
+from transom.kv.check import inside
 from transom.kv.pool import TREE
 from transom_lab.fuzz.draw import Drawer
 from transom_lab.fuzz.driver import Driver
@@ -64,7 +65,7 @@ def test_t_01_recovering_a_tombstone_leaves_the_full_pages_that_a_request_reads(
     assert row(world, fresh, WINDOW)[:8] == windows, "the tree's window pages are C's, at the same indices"
     assert window_lengths(world, up_to(8)) == [n + 1 for n in range(8) if windows[n]]
     assert free(world) == [there[FULL] + 8, there[WINDOW]], "duplicates go back, once"
-    assert set(own) <= set(world.cache.pools[FULL].free_pages().tolist())
+    assert set(own) <= set(inside(world.cache).pools[FULL].free_pages().tolist())
     world.drop(fresh)
     world.compute(hold(world, 12, "d"), 12)
     world.compute(reader, len(reader.tokens))
@@ -149,7 +150,7 @@ def test_t_06_the_matched_node_itself_is_held() -> None:
     world.serve(up_to(4, 70))
     reader = world.admit(up_to(8, 9))
     assert referenced(world) == [8]
-    squeeze(world, world.cache.room()[FULL])
+    squeeze(world, world.cache.available.alone()[FULL])
     assert referenced(world) == [8] and len(world.resident()[FULL]) == 8
     with pytest.raises(NoSpace):
         hold(world, 9)
@@ -199,7 +200,7 @@ def test_t_09_windows_are_taken_from_a_leaf_whose_full_pages_are_held() -> None:
     world.cache.slide(reader.holding)
     assert referenced(world) == [12, 0]
     before = row(world, reader, FULL)
-    other = hold(world, world.cache.room()[WINDOW] - 4)
+    other = hold(world, world.cache.available.alone()[WINDOW] - 4)
     assert reclaimed(world)[WINDOW] >= 8 and reclaimed(world)[FULL] == 0
     assert row(world, reader, FULL) == before and referenced(world) == [12, 0]
     world.drop(other)
@@ -278,7 +279,7 @@ def test_t_14_a_prompt_that_is_wholly_cached_computes_its_last_token_in_a_page_o
     world = SchedulerWorld(page=4, windows=(4,), pages=(40, 40), chunk=64, context=32)
     world.submit(up_to(8), 1)
     world.drain()
-    pages = [world.cache.pools[c].owners() == TREE for c in (FULL, WINDOW)]
+    pages = [inside(world.cache).pools[c].owners() == TREE for c in (FULL, WINDOW)]
     before = [stored[mask].copy() for stored, mask in zip(world.runner.stored, pages, strict=True)]
     again = [world.submit(up_to(8), 1) for _ in range(2)]
     world.step()
@@ -319,7 +320,7 @@ def test_t_16_nodes_go_leaf_first_and_leave_nobody_without_a_parent() -> None:
         before = after
     assert len(gone) == 8 and gone[0] == (1, 2, 60)
     assert gone[1:] == [(1, 2, 3, 4, 5), *((1, 2, 3, 4, 50, 51)[:n] for n in (6, 5, 4, 3, 2, 1))]
-    assert not world.cache.tree.roots and world.cache.stats().components[FULL].unreferenced == 0
+    assert not inside(world.cache).tree.roots and world.cache.stats().components[FULL].unreferenced == 0
 
 
 def test_t_16_what_an_admission_has_matched_goes_last_though_it_files_nothing() -> None:
@@ -355,7 +356,7 @@ def test_t_19_what_can_be_evicted_is_counted_as_a_walk_of_the_tree_counts_it() -
         walked = [0, 0]
         for _, _, node in driver.world.nodes():
             for component, pages in enumerate(node.pages):
-                read = driver.cache.pools[component].references(pages)
+                read = inside(driver.cache).pools[component].references(pages)
                 walked[component] += int(np.count_nonzero((pages != 0) & (read == 0)))
         counted = [component.unreferenced for component in driver.cache.stats().components]
         assert counted == walked

@@ -5,6 +5,7 @@ from tests.kv.world import World
 
 from transom.errors import ConfigError, NoSpace
 from transom.kv.cache import CacheLayout, HybridCache
+from transom.kv.check import inside
 from transom.kv.component_specs import Full, Window
 from transom.kv.layout import address_space, bytes_alone, longest_alone
 from transom.steps import Discard
@@ -47,18 +48,18 @@ def test_touched_bytes_are_discarded_only_when_they_would_pass_the_budget() -> N
     job = world.admit(up_to(9))
     world.compute(job, 9)
     world.drop(job)
-    assert world.cache.budget.touched() == 360 and world.cache.pending_discards() == ()
+    assert inside(world.cache).budget.touched() == 360 and world.cache.pending_discards() == ()
     wide = world.admit(range(100, 120))
     world.cache.extend(wide.holding, 10)
-    assert world.cache.budget.touched() == 400
+    assert inside(world.cache).budget.touched() == 400
     assert world.cache.pending_discards() == ()
     world.run(wide, 10)
     world.settle(wide)
     world.cache.extend(wide.holding, 13)
     discards = world.cache.pending_discards()
     assert [discard.component for discard in discards] == [1]
-    assert world.cache.budget.touched() <= 400
-    free = set(world.cache.pools[1].free_pages().tolist())
+    assert inside(world.cache).budget.touched() <= 400
+    free = set(inside(world.cache).pools[1].free_pages().tolist())
     assert set(discards[0].pages) <= free
     world.run(wide, 13)
     assert world.cache.pending_discards() == ()
@@ -66,7 +67,7 @@ def test_touched_bytes_are_discarded_only_when_they_would_pass_the_budget() -> N
 
 def test_a_page_taken_again_is_not_discarded() -> None:
     world = shared(400)
-    pool, budget = world.cache.pools[1], world.cache.budget
+    pool, budget = inside(world.cache).pools[1], inside(world.cache).budget
     with world.cache.transaction():
         pages = pool.take(8, 1)
         pool.give(pages, 1)

@@ -6,6 +6,7 @@ from tests.kv.world import World, components, same
 
 from transom.errors import NoSpace
 from transom.kv.cache import PrefixCaching
+from transom.kv.check import check, inside
 from transom.kv.component_specs import Full, Window
 from transom.kv.eviction import reclaim
 from transom.kv.page_rules import RangePages
@@ -40,7 +41,7 @@ def test_a_hit_is_the_deepest_end_whose_window_is_resident() -> None:
     world.serve(up_to(12))
     (node,) = [node for _, _, node in world.nodes()]
     with world.cache.transaction():
-        world.cache.tree.evict_pages(node, 1, np.array([0, 1, 2, 3, 8, 9, 10, 11]))
+        inside(world.cache).tree.evict_pages(node, 1, np.array([0, 1, 2, 3, 8, 9, 10, 11]))
     assert start(world, up_to(12, 50)) == 8
 
 
@@ -65,7 +66,7 @@ def test_an_end_inside_a_page_is_copied_and_the_source_keeps_its_bits() -> None:
     copies = world.cache.pending_copies()
     assert [copy.tokens for copy in copies] == [3, 3, 2, 2]
     assert copies[0].source == copies[2].source and copies[0].target != copies[2].target
-    world.cache.check()
+    check(world.cache)
     for job in (first, second):
         world.compute(job, 8)
         world.settle(job)
@@ -79,7 +80,7 @@ def test_a_sibling_that_shares_less_serves_when_the_one_that_shares_more_has_a_h
     world.serve([1, 2, 3, 9])
     (node,) = [node for _, prefix, node in world.nodes() if prefix == (1, 2, 3, 4)]
     with world.cache.transaction():
-        world.cache.tree.evict_pages(node, 1, np.array([0]))
+        inside(world.cache).tree.evict_pages(node, 1, np.array([0]))
     assert start(world, [1, 2, 3, 4, 5, 6]) == 3
 
 
@@ -95,8 +96,8 @@ def test_of_many_siblings_the_longest_shared_part_is_found() -> None:
 def test_a_key_shorter_than_a_page_leaves_nothing_behind() -> None:
     world = hybrid(page_size=8, window=4)
     world.serve([1, 2, 3])
-    assert not world.cache.tree.roots
-    assert world.cache.pools[0].free == 64
+    assert not inside(world.cache).tree.roots
+    assert inside(world.cache).pools[0].free == 64
 
 
 def test_salts_never_meet() -> None:
@@ -150,10 +151,10 @@ def test_two_requests_that_computed_the_same_share_one_copy_after_publishing() -
     for job in (first, second):
         world.settle(job)
         world.audit()
-    tables = [rows.table for rows in world.cache.rows]
+    tables = world.cache.page_tables
     for table in tables:
         assert (table[0, :2] == table[1, :2]).all() and table[0, 2] != table[1, 2]
-    assert [pool.free for pool in world.cache.pools] == [60, 60]
+    assert [pool.free for pool in inside(world.cache).pools] == [60, 60]
 
 
 def test_a_page_begun_in_its_middle_without_a_copy_is_never_published() -> None:
@@ -161,7 +162,7 @@ def test_a_page_begun_in_its_middle_without_a_copy_is_never_published() -> None:
     world = hybrid(page_size=4, window=1)
     world.serve(up_to(8))
     with world.cache.transaction():
-        reclaim(world.cache.tree, 1, world.cache.pools[1].idle)
+        reclaim(inside(world.cache).tree, 1, inside(world.cache).pools[1].idle)
     assert world.serve([*up_to(6), 60, 61, 62, 63, 64, 65]) == 6
     resident = {prefix for _, prefix in world.resident()[1]}
     assert (*up_to(6), 60, 61) not in resident and (*up_to(6), *range(60, 66)) in resident
@@ -174,7 +175,7 @@ def test_a_resumed_request_begins_at_the_boundary_it_published() -> None:
     world.settle(job)
     world.drop(job)
     with world.cache.transaction():
-        reclaim(world.cache.tree, 1, world.cache.pools[1].idle - 2)
+        reclaim(inside(world.cache).tree, 1, inside(world.cache).pools[1].idle - 2)
     assert start(world, up_to(30)) == 16
 
 
@@ -215,20 +216,20 @@ def test_full_pages_go_leaf_first_and_oldest_first() -> None:
     before = {prefix for _, prefix in world.resident()[0]}
     for _ in range(7):
         with world.cache.transaction():
-            reclaim(world.cache.tree, 0, 1)
+            reclaim(inside(world.cache).tree, 0, 1)
         world.audit()
         after = {prefix for _, prefix in world.resident()[0]}
         gone += before - after
         before = after
     assert gone == [(1, 2, 7, 8), (1, 2, 7), (1, 2, 3, 4, 5), (1, 2, 3, 4), (1, 2, 3), (1, 2), (1,)]
-    assert not world.cache.tree.roots
+    assert not inside(world.cache).tree.roots
 
 
 def test_a_window_gives_its_earliest_pages_so_that_the_end_stays_a_hit() -> None:
     world = hybrid(page_size=1, window=4)
     world.serve(up_to(20))
     with world.cache.transaction():
-        reclaim(world.cache.tree, 1, 17)
+        reclaim(inside(world.cache).tree, 1, 17)
     assert start(world, up_to(20, 30)) == 20
 
 
@@ -239,8 +240,8 @@ def test_what_is_being_read_is_passed_over_once_not_at_every_reclaim() -> None:
     for first in range(100, 150, 10):
         world.serve(list(range(first, first + 8)))
     with world.cache.transaction():
-        reclaim(world.cache.tree, 0, 1)
-    assert world.cache.tree.orders[0].items()[-1].key == np.arange(1, 9, dtype=np.int32).tobytes()
+        reclaim(inside(world.cache).tree, 0, 1)
+    assert inside(world.cache).tree.orders[0].items()[-1].key == np.arange(1, 9, dtype=np.int32).tobytes()
     world.audit()
 
 
@@ -249,7 +250,7 @@ def test_an_offer_whose_hit_is_gone_is_refused_and_changes_nothing() -> None:
     world.serve(up_to(12))
     namespace, offer = world.offer(up_to(12))
     with world.cache.transaction():
-        reclaim(world.cache.tree, 0, 2)
+        reclaim(inside(world.cache).tree, 0, 2)
     before = world.snapshot()
     with pytest.raises(NoSpace, match="prefix"):
         world.cache.admit(RequestId(99), namespace, np.array(up_to(12), np.int32), offer)
@@ -263,7 +264,7 @@ def test_an_offer_stands_when_the_tree_has_grown() -> None:
     world.serve(up_to(16))
     holding = world.cache.admit(RequestId(99), namespace, np.array(up_to(16), np.int32), offer)
     assert holding.start == offer.begin.start == 8
-    world.cache.check()
+    check(world.cache)
 
 
 def test_an_offer_within_a_page_stands_when_more_of_the_page_is_shared_by_now() -> None:
@@ -275,7 +276,7 @@ def test_an_offer_within_a_page_stands_when_more_of_the_page_is_shared_by_now() 
     assert world.offer(asked)[1].begin.start == 7
     holding = world.cache.admit(RequestId(99), namespace, np.array(asked, np.int32), offer)
     assert holding.start == offer.begin.start == 5
-    world.cache.check()
+    check(world.cache)
 
 
 def test_a_hit_is_counted_where_there_was_one() -> None:
@@ -302,10 +303,10 @@ def test_a_flush_hides_everything_and_takes_what_nobody_reads() -> None:
     world.cache.flush()
     world.audit()
     assert start(world, up_to(12)) == 0
-    assert [pool.free for pool in world.cache.pools] == [62, 63]
+    assert [pool.free for pool in inside(world.cache).pools] == [62, 63]
     world.finish(job)
-    assert [pool.free for pool in world.cache.pools] == [64, 64]
-    assert not world.cache.tree.roots
+    assert [pool.free for pool in inside(world.cache).pools] == [64, 64]
+    assert not inside(world.cache).tree.roots
 
 
 def test_a_flush_between_admission_and_copy_keeps_the_source_until_it_has_run() -> None:
@@ -315,7 +316,7 @@ def test_a_flush_between_admission_and_copy_keeps_the_source_until_it_has_run() 
     world.cache.flush()
     world.audit()
     world.finish(job)
-    assert [pool.free for pool in world.cache.pools] == [64, 64]
+    assert [pool.free for pool in inside(world.cache).pools] == [64, 64]
 
 
 def test_a_request_dropped_before_its_copy_takes_the_copy_with_it() -> None:
@@ -324,17 +325,17 @@ def test_a_request_dropped_before_its_copy_takes_the_copy_with_it() -> None:
     world.drop(world.admit(up_to(6, 40)))
     assert world.cache.pending_copies() == ()
     world.audit()
-    assert world.cache.room() == (64, 64)
+    assert world.cache.available.alone() == (64, 64)
 
 
 def test_without_prefix_cache_nothing_is_found_and_pages_go_back_at_once() -> None:
     world = hybrid(page_size=4, window=4, caching=PrefixCaching.OFF)
     job = world.admit(up_to(30))
     world.prefill(job, chunk=4)
-    assert world.cache.pools[1].free == 64 - 2
+    assert inside(world.cache).pools[1].free == 64 - 2
     assert start(world, up_to(30)) == 0
     world.drop(job)
-    assert [pool.free for pool in world.cache.pools] == [64, 64]
+    assert [pool.free for pool in inside(world.cache).pools] == [64, 64]
 
 
 def test_a_long_run_of_holes_is_crossed_in_a_few_looks(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -343,7 +344,7 @@ def test_a_long_run_of_holes_is_crossed_in_a_few_looks(monkeypatch: pytest.Monke
     world.serve(range(500))
     world.serve([*range(200), 1000])
     with world.cache.transaction():
-        reclaim(world.cache.tree, 1, world.cache.pools[1].idle)
+        reclaim(inside(world.cache).tree, 1, inside(world.cache).pools[1].idle)
     looks: list[int] = []
     needed = RangePages.needed
 

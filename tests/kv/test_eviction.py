@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from tests.kv.world import World
 
+from transom.kv.check import inside
 from transom.kv.component_specs import Chunked, Full, Window
 from transom.kv.eviction import make_room, reclaim
 from transom.kv.layout import address_space
@@ -28,7 +29,7 @@ def filled(*, budget: bool) -> World:
     world.prefill(world.admit([*prompt(3, 33), 7, 8]))
     with world.cache.transaction():
         (holed,) = [node for _, tokens, node in world.nodes() if tokens == tuple(prompt(4, 34))]
-        world.cache.tree.evict_pages(holed, 1, np.array([2]))
+        inside(world.cache).tree.evict_pages(holed, 1, np.array([2]))
     return world
 
 
@@ -37,14 +38,16 @@ def told(world: World, since: int) -> list[tuple[str, bytes]]:
 
 
 def by_pages(component: int, world: World, count: int) -> None:
-    reclaim(world.cache.tree, component, count)
+    reclaim(inside(world.cache).tree, component, count)
 
 
 def by_bytes(component: int, world: World, count: int) -> None:
     cache = world.cache
-    need = [0] * len(cache.pools)
-    need[component] = cache.budget.room().bytes - sum(pool.idle for pool in cache.pools) + count
-    make_room(cache.tree, cache.budget, cache.counters, need)
+    need = [0] * len(inside(cache).pools)
+    need[component] = (
+        inside(cache).budget.available.bytes - sum(pool.idle for pool in inside(cache).pools) + count
+    )
+    make_room(inside(cache).tree, inside(cache).budget, inside(cache).counters, need)
 
 
 @pytest.mark.parametrize(
@@ -56,7 +59,7 @@ def test_what_nobody_needs_goes_in_the_same_order_however_much_is_asked_for(
 ) -> None:
     budget = way is by_bytes
     one, many = filled(budget=budget), filled(budget=budget)
-    since = one.cache.log.next
+    since = inside(one.cache).log.next
     assert told(one, 0) == told(many, 0)
     for _ in range(pages):
         with one.cache.transaction():

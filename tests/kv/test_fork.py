@@ -6,6 +6,7 @@ from tests.kv.world import MIXES, PAGE_SIZES, Job, World, components, same
 
 from transom.errors import NoSpace
 from transom.kv.cache import Namespace
+from transom.kv.check import check, inside
 from transom.kv.component_specs import Full, Window
 from transom.kv.events import CacheEvent, What, prefix_digest
 from transom.kv.explain import Diverged, Evicted, Hole
@@ -33,23 +34,23 @@ def test_a_fork_reads_the_same_and_goes_its_own_way(mix: str, page_size: int, co
     job = world.admit(up_to(20))
     world.compute(job, computed)
     child = fork(world, job)
-    world.cache.check()
+    check(world.cache)
     child.tokens = np.array([*up_to(computed), *range(50, 60)], np.int32)
     child._digests = child._digests[:0]
     world.compute(child, computed + 1)
     world.audit()
     world.finish(job)
     world.finish(child)
-    assert [pool.room for pool in world.cache.pools] == [64] * len(kinds)
+    assert [pool.available for pool in inside(world.cache).pools] == [64] * len(kinds)
 
 
 def test_only_the_partial_page_is_copied() -> None:
     world = World((Full(), Window(4)), (64, 64), 4)
     job = world.admit(up_to(20))
     world.compute(job, 18)
-    free = [pool.free for pool in world.cache.pools]
+    free = [pool.free for pool in inside(world.cache).pools]
     fork(world, job)
-    assert [pool.free for pool in world.cache.pools] == [n - 1 for n in free]
+    assert [pool.free for pool in inside(world.cache).pools] == [n - 1 for n in free]
     assert [(c.component, c.tokens) for c in world.cache.pending_copies()] == [(0, 2), (1, 2)]
 
 
@@ -59,7 +60,7 @@ def test_the_first_may_end_before_the_copies_have_run() -> None:
     world.compute(job, 18)
     child = fork(world, job)
     world.drop(job)
-    world.cache.check()
+    check(world.cache)
     world.finish(child)
 
 
@@ -69,10 +70,10 @@ def test_a_fork_waits_for_no_snapshot_of_the_first() -> None:
     job = world.admit(up_to(20))
     world.compute(job, 8)
     world.settle(job)
-    assert [pending.snapshot_of is None for pending in world.cache.pending] == [False]
+    assert [pending.snapshot_of is None for pending in inside(world.cache).pending] == [False]
     children = [fork(world, job), fork(world, job)]
     world.drop(job)
-    world.cache.check()
+    check(world.cache)
     for child in children:
         world.finish(child)
 
@@ -115,7 +116,7 @@ def test_what_is_pinned_gives_last_until_its_time_is_over() -> None:
 def test_a_pin_holds_nothing() -> None:
     world, namespace = pinned_world()
     world.cache.pin(namespace, np.array(up_to(10), np.int32), 1000)
-    assert world.cache.room() == (40, 40)
+    assert world.cache.available.alone() == (40, 40)
     world.serve(range(100, 140))
     world.audit()
     assert world.offer(up_to(10, 99))[1].begin.start == 0
@@ -123,7 +124,7 @@ def test_a_pin_holds_nothing() -> None:
 
 def test_pins_have_a_budget() -> None:
     world, namespace = pinned_world()
-    world.cache.pins.tokens_max = 5
+    inside(world.cache).pins.tokens_max = 5
     with pytest.raises(NoSpace, match="pins"):
         world.cache.pin(namespace, np.array(up_to(10), np.int32), 4)
     assert world.cache.pin(namespace, np.array(up_to(5), np.int32), 4) == 5

@@ -5,6 +5,7 @@ from tests.kv.world import MIXES, PAGE_SIZES, WINDOWS, World, components
 
 from transom.errors import ConfigError
 from transom.kv.cache import CacheLayout, HybridCache
+from transom.kv.check import inside
 from transom.kv.component_specs import Full, Window
 from transom.kv.layout import longest_alone, pages_alone
 
@@ -30,7 +31,7 @@ def peak(world: World, tokens: int, chunk: int, first: int) -> tuple[int, ...]:
     most, end = [0] * len(world.kinds), first
     while job.holding.computed < tokens:
         world.compute(job, min(end, tokens))
-        for component, rows in enumerate(world.cache.rows):
+        for component, rows in enumerate(inside(world.cache).tables):
             most[component] = max(most[component], int((rows.table[job.holding.row] != 0).sum()))
         world.settle(job)
         end = job.holding.computed + chunk

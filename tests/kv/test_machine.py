@@ -18,6 +18,7 @@ from tests.kv.world import MIXES, PAGE_SIZES, WINDOWS, Fault, Job, World, compon
 
 from transom.errors import NoSpace
 from transom.kv.cache import PrefixCaching
+from transom.kv.check import inside
 from transom.kv.component_specs import State
 from transom.kv.layout import address_space, pages_alone
 from transom.values import RequestId
@@ -81,7 +82,7 @@ class CacheMachine(RuleBasedStateMachine):
         cold = way % 4 == 0
         chosen = self.cache.cold() if cold else offer
         cost = [take + pin for take, pin in zip(chosen.takes, chosen.pins, strict=True)]
-        before, room = self.world.snapshot(), self.cache.space()
+        before, room = self.world.snapshot(), self.cache.available
         fits = len(self.running()) < 4 and room.covers(cost)
         try:
             self.world.admit(tokens, salt, cold=cold)
@@ -90,7 +91,7 @@ class CacheMachine(RuleBasedStateMachine):
             same(before, self.world.snapshot())
             return
         assert fits
-        assert self.cache.space() == room.less(cost), (offer, room)
+        assert self.cache.available == room.less(cost), (offer, room)
         self.seen.append(tokens)
 
     @precondition(lambda self: self.running())
@@ -133,7 +134,7 @@ class CacheMachine(RuleBasedStateMachine):
 
     def extend(self, job: Job, end: int) -> bool:
         """It succeeds exactly when there is room, and takes exactly what was said."""
-        growth, room = self.cache.growth(job.holding, end), self.cache.space()
+        growth, room = self.cache.growth(job.holding, end), self.cache.available
         before = self.world.snapshot()
         try:
             self.cache.extend(job.holding, end)
@@ -142,7 +143,7 @@ class CacheMachine(RuleBasedStateMachine):
             assert not room.covers(growth), (growth, room)
             same(before, self.world.snapshot())
             return False
-        assert room.covers(growth) and self.cache.space() == room.less(growth), (growth, room)
+        assert room.covers(growth) and self.cache.available == room.less(growth), (growth, room)
         return True
 
     def publish(self, job: Job) -> None:
@@ -150,14 +151,14 @@ class CacheMachine(RuleBasedStateMachine):
 
         Under one budget that other may be of any component.
         """
-        before, room = self.world.resident(), self.cache.space().pages
+        before, room = self.world.resident(), self.cache.available.pages
         self.cache.publish(job.holding, job.tokens)
         if self.cache.layout.budget is not None and any(isinstance(k, State) for k in self.world.kinds):
             return
         for component, (old, new) in enumerate(zip(before, self.world.resident(), strict=True)):
             if not isinstance(self.world.kinds[component], State):
                 assert old <= new, (old, new)
-                assert self.cache.space().pages[component] >= room[component], "publishing needs no page"
+                assert self.cache.available.pages[component] >= room[component], "publishing needs no page"
             elif not old <= new:
                 assert len(old - new) == len(new - old) == 1, (old, new)
 
@@ -192,7 +193,7 @@ class CacheMachine(RuleBasedStateMachine):
     def fork(self, number: int) -> None:
         """A second request at the same place. It fits, or nothing has happened."""
         job = self.pick(number)
-        if any(pending.holding is job.holding for pending in self.cache.pending):
+        if any(pending.holding is job.holding for pending in inside(self.cache).pending):
             return
         before = self.world.snapshot()
         request = RequestId(self.world.next_id)
@@ -208,9 +209,9 @@ class CacheMachine(RuleBasedStateMachine):
     def pin(self, old: int, keep: int, steps: int) -> None:
         """Pins change no page, and nothing of what is to be had."""
         tokens = np.array(self.seen[old % len(self.seen)][:keep], np.int32)
-        before, space = self.world.resident(), self.cache.space()
+        before, space = self.world.resident(), self.cache.available
         self.cache.pin(self.cache.namespace(RequestId(self.world.next_id), ""), tokens, steps)
-        assert (self.world.resident(), self.cache.space()) == (before, space)
+        assert (self.world.resident(), self.cache.available) == (before, space)
 
     @rule()
     def flush(self) -> None:
@@ -262,14 +263,14 @@ class CacheMachine(RuleBasedStateMachine):
             self.world.drop(job)
         self.world.audit()
         assert self.cache.pending_copies() == ()
-        assert self.cache.room() == self.cache.layout.pages
+        assert self.cache.available.alone() == self.cache.layout.pages
         self.cache.flush()
-        assert all(pool.free == pool.capacity for pool in self.cache.pools)
-        assert not self.cache.tree.roots
+        assert all(pool.free == pool.capacity for pool in inside(self.cache).pools)
+        assert not inside(self.cache).tree.roots
 
 
 def run_machine(examples: int) -> None:
-    """Hypothesis spends half of the time on its own draws; the walks below do more operations in that time."""
+    """Hypothesis spends half of the time on its own draws: the walks below do more in that time."""
     run_state_machine_as_test(
         CacheMachine,
         settings=settings(

@@ -62,7 +62,7 @@ def test_a_page_of_the_tree_is_not_anyones_to_give_nor_to_release_while_read(
         with pytest.raises(AssertionError):
             pool.release(pages)
         pool.unreference(pages)
-        assert (pool.free, pool.tree, pool.idle, pool.room) == (4, 2, 2, 6)
+        assert (pool.free, pool.tree, pool.idle, pool.available) == (4, 2, 2, 6)
         with pytest.raises(AssertionError):
             pool.unreference(pages)
         pool.release(pages)

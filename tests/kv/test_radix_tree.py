@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 from tests.kv.world import World, components
 
+from transom.kv.check import inside
 from transom.kv.component_specs import Full
 from transom.kv.holding import Namespace
 from transom.kv.radix_tree import shared_tokens
@@ -54,7 +55,7 @@ def test_splitting_leaves_both_parts_as_old_as_the_whole() -> None:
     world.serve([9, 9])
     (node,) = [node for _, prefix, node in world.nodes() if prefix == (1, 2, 3, 4)]
     with world.cache.transaction():
-        world.cache.tree.split(node, 2)
+        inside(world.cache).tree.split(node, 2)
     upper = node.parent
     assert upper is not None and (upper.start, node.start) == (0, 2)
     for mine, others in zip(upper.links, node.links, strict=True):
@@ -80,7 +81,7 @@ def test_a_path_names_its_pages_across_nodes() -> None:
     world = World((Full(),), (16,), 1, context=16)
     world.serve([1, 2, 3, 4])
     world.serve([1, 2, 8, 9])
-    path = world.cache.tree.walk(SPACE, key(1, 2, 3, 4, 5))
+    path = inside(world.cache).tree.walk(SPACE, key(1, 2, 3, 4, 5))
     assert (path.pages, path.starts, path.within) == (4, [0, 2], 2)
     whole = path.read(0, 0, 4).tolist()
     assert len(set(whole)) == 4 and 0 not in whole
@@ -94,8 +95,8 @@ def test_a_leaf_without_a_page_at_its_end_is_trimmed_and_an_empty_one_goes() -> 
     (node,) = [node for _, _, node in world.nodes()]
     for index, left in (([4, 5], [(1, 2, 3, 4)]), ([0, 1], [(1, 2, 3, 4)]), ([2, 3], [])):
         with world.cache.transaction():
-            world.cache.tree.evict_pages(node, 0, np.array(index))
-            world.cache.tree.trim(node)
+            inside(world.cache).tree.evict_pages(node, 0, np.array(index))
+            inside(world.cache).tree.trim(node)
         assert runs(world) == left
         world.audit()
-    assert not world.cache.tree.roots
+    assert not inside(world.cache).tree.roots

@@ -11,10 +11,11 @@ from tests.kv.world import World, components
 
 from transom.errors import ConfigError, NoSpace
 from transom.kv.cache import CacheLayout, HybridCache, StartPoint
+from transom.kv.check import inside
 from transom.kv.component_specs import Full, State, Window
 from transom.kv.eviction import reclaim
 from transom.kv.layout import pages_alone
-from transom.kv.repair import repair_start
+from transom.kv.match import repair_start
 from transom.values import RequestId
 
 MODELS = (
@@ -40,7 +41,7 @@ def hybrid(page_size: int, window: int, layers: tuple[int, ...], pages: int = 64
 
 def lose_windows(world: LayeredWorld) -> None:
     with world.cache.transaction():
-        reclaim(world.cache.tree, 1, world.cache.pools[1].idle)
+        reclaim(inside(world.cache).tree, 1, inside(world.cache).pools[1].idle)
 
 
 # ---------------------------------------------------------------- where it starts
@@ -110,7 +111,7 @@ def test_an_island_that_leaves_less_to_compute_comes_before_a_repair() -> None:
     world.serve(up_to(24))
     (node,) = [node for _, _, node in world.nodes()]
     with world.cache.transaction():
-        world.cache.tree.evict_pages(node, 1, np.array([0, 1, 2, 4, 5]))
+        inside(world.cache).tree.evict_pages(node, 1, np.array([0, 1, 2, 4, 5]))
     namespace, offer = world.offer(up_to(24, 50))
     assert offer.begin == StartPoint(16, 24, 16)
     assert world.latest_repair(namespace, up_to(24, 50)) == 14
@@ -134,7 +135,7 @@ def test_without_layers_no_repair_is_offered() -> None:
     world = World(components("FW", 4), (64, 64), 4)
     world.serve(up_to(24))
     with world.cache.transaction():
-        reclaim(world.cache.tree, 1, world.cache.pools[1].idle)
+        reclaim(inside(world.cache).tree, 1, inside(world.cache).pools[1].idle)
     assert world.offer(up_to(24, 50))[1].begin == StartPoint(0, 24, 0)
 
 
@@ -153,14 +154,14 @@ def test_a_repair_rebuilds_the_boundary_stores_no_full_page_twice_and_the_next_r
     world = hybrid(page_size=4, window=7, layers=(1, 0, 1, 1))
     world.serve(up_to(40))
     lose_windows(world)
-    full_free = world.cache.pools[0].free
+    full_free = inside(world.cache).pools[0].free
     job = world.admit(up_to(40, 50, 51))
     assert (job.holding.start, job.holding.full_until, job.holding.clip) == (20, 40, 20)
     while job.holding.computed < 40:
         world.compute(job, min(40, job.holding.computed + chunk))
         world.settle(job)
         world.audit()
-        assert world.cache.pools[0].free == full_free
+        assert inside(world.cache).pools[0].free == full_free
     assert sorted(len(prefix) for _, prefix in world.resident()[1]) == [36, 40]
     world.finish(job, chunk)
     assert world.offer(up_to(40, 60))[1].begin == StartPoint(40, 40, 40)
@@ -177,7 +178,7 @@ def test_mid_repair_nothing_is_filed_and_inexact_pages_go_back() -> None:
     world.audit()
     assert not world.resident()[1]
     world.drop(job)
-    assert world.cache.room() == (64, 64) and world.cache.pools[1].free == 64
+    assert world.cache.available.alone() == (64, 64) and inside(world.cache).pools[1].free == 64
     assert world.offer(up_to(40, 50))[1].begin.start == 20
 
 
@@ -197,17 +198,17 @@ def test_full_pages_beyond_an_island_are_read_and_not_stored_again() -> None:
     world.serve(up_to(24))
     (node,) = [node for _, _, node in world.nodes()]
     with world.cache.transaction():
-        world.cache.tree.evict_pages(node, 1, np.array([4, 5]))
-    full_free = world.cache.pools[0].free
+        inside(world.cache).tree.evict_pages(node, 1, np.array([4, 5]))
+    full_free = inside(world.cache).pools[0].free
     job = world.admit(up_to(24, 50))
     assert (job.holding.start, job.holding.full_until, job.holding.clip) == (16, 24, 0)
     world.compute(job, 20)
     world.settle(job)
     world.audit()
-    assert world.cache.pools[0].free == full_free
+    assert inside(world.cache).pools[0].free == full_free
     assert 20 in {len(prefix) for _, prefix in world.resident()[1]}, "what is exact is filed at once"
     world.finish(job)
-    assert world.cache.pools[0].free == full_free
+    assert inside(world.cache).pools[0].free == full_free
 
 
 @pytest.mark.parametrize("computed", [22, 36, 40, 41])
@@ -241,7 +242,7 @@ def test_where_a_state_is_kept_no_repair_is_offered() -> None:
     world.serve(up_to(24))
     with world.cache.transaction():
         for component in (1, 2):
-            reclaim(world.cache.tree, component, world.cache.pools[component].idle)
+            reclaim(inside(world.cache).tree, component, inside(world.cache).pools[component].idle)
     assert world.offer(up_to(24, 50))[1].begin == StartPoint(0, 24, 0)
 
 
@@ -266,7 +267,7 @@ def test_an_offered_repair_is_refused_when_its_full_pages_are_gone() -> None:
     tokens = np.array(up_to(24, 50), np.int32)
     namespace, offer = world.offer(tokens)
     with world.cache.transaction():
-        reclaim(world.cache.tree, 0, 1)
+        reclaim(inside(world.cache).tree, 0, 1)
     with pytest.raises(NoSpace, match="prefix"):
         world.cache.admit(RequestId(99), namespace, tokens, offer)
 
@@ -280,7 +281,7 @@ def test_a_flush_in_the_middle_of_a_repair_changes_nothing_for_it() -> None:
     world.cache.flush()
     world.audit()
     world.finish(job, 5)
-    assert [pool.free for pool in world.cache.pools] == [64, 64]
+    assert [pool.free for pool in inside(world.cache).pools] == [64, 64]
 
 
 # ---------------------------------------------------------------- any order of operations
@@ -313,9 +314,9 @@ def lose_some(machine: RepairMachine, random: np.random.Generator) -> None:
     """Window pages that nobody reads are reclaimed, as if others had needed them."""
     cache = machine.cache
     with cache.transaction():
-        for component, pool in enumerate(cache.pools):
+        for component, pool in enumerate(inside(cache).pools):
             if not cache.rules[component].keeps_all and pool.idle:
-                reclaim(cache.tree, component, int(random.integers(0, pool.idle + 1)))
+                reclaim(inside(cache).tree, component, int(random.integers(0, pool.idle + 1)))
 
 
 @pytest.mark.parametrize("seeds", [range(1), pytest.param(range(1, 7), marks=pytest.mark.slow)])

@@ -1,6 +1,6 @@
 """How much is to be had, in pages and in bytes."""
 
-from transom.kv.room import Capacity
+from transom.kv.budget import Capacity
 
 
 def test_what_a_span_lacks_is_of_the_worst_component() -> None:

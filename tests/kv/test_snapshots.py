@@ -2,6 +2,7 @@
 
 from tests.kv.world import World
 
+from transom.kv.check import check, inside
 from transom.kv.component_specs import Chunked, Full, State
 from transom.kv.pool import TREE
 
@@ -21,7 +22,7 @@ def test_a_hit_begins_at_a_snapshot_and_copies_it() -> None:
     assert job.holding.start == 8
     (copy,) = world.cache.pending_copies()
     assert (copy.component, copy.tokens) == (1, 1)
-    assert world.cache.rows[1].table[job.holding.row, 0] == copy.target
+    assert world.cache.page_tables[1][job.holding.row, 0] == copy.target
     world.finish(job)
 
 
@@ -34,13 +35,13 @@ def test_a_request_that_ends_at_a_cut_leaves_its_own_page_instead_of_a_copy() ->
     world = states()
     job = world.admit(up_to(9))
     world.compute(job, 8)
-    own = int(world.cache.rows[1].table[job.holding.row, 0])
+    own = int(world.cache.page_tables[1][job.holding.row, 0])
     world.settle(job)
     assert len(world.cache.pending_copies()) == 1
     world.drop(job)
     assert world.cache.pending_copies() == ()
     world.audit()
-    assert world.cache.pools[1].owners()[own] == TREE and world.cache.pools[1].tree == 1
+    assert inside(world.cache).pools[1].owners()[own] == TREE and inside(world.cache).pools[1].tree == 1
 
 
 def test_who_was_to_copy_from_a_copy_not_run_yet_copies_from_the_page_left() -> None:
@@ -63,15 +64,15 @@ def test_a_snapshot_that_a_failed_step_was_to_write_is_not_found() -> None:
     assert world.offer(up_to(9, 50))[1].begin.start == 8
     world.cache.copies_failed()
     assert world.offer(up_to(9, 50))[1].begin.start == 0
-    assert world.cache.pools[1].tree == 0
-    world.cache.check()
+    assert inside(world.cache).pools[1].tree == 0
+    check(world.cache)
     world.drop(job)
 
 
 def test_without_room_for_a_snapshot_none_is_kept_and_nothing_fails() -> None:
     world = states(pages=1)
     world.serve(up_to(20))
-    assert world.cache.pools[1].free == 1 or world.cache.pools[1].tree == 1
+    assert inside(world.cache).pools[1].free == 1 or inside(world.cache).pools[1].tree == 1
     job = world.admit(up_to(20))
     world.compute(job, 4)
     world.settle(job)
@@ -91,7 +92,7 @@ def test_a_snapshot_not_copied_yet_is_taken_back_like_any_other_and_then_not_cop
     first = world.admit(up_to(12))
     world.compute(first, 8)
     world.settle(first)
-    assert len(world.cache.pending_copies()) == 1 and world.cache.room()[1] == 1
+    assert len(world.cache.pending_copies()) == 1 and world.cache.available.alone()[1] == 1
     second = world.admit(range(100, 110))
     assert world.cache.pending_copies() == ()
     world.audit()
@@ -109,7 +110,7 @@ def test_a_chunk_begins_anew_at_its_boundary() -> None:
     assert job.holding.kept == (0, 4)
     world.drop(job)
     with world.cache.transaction():
-        world.cache.tree.evict_pages(next(iter(world.nodes()))[2], 1, [0, 1, 2, 3])
+        inside(world.cache).tree.evict_pages(next(iter(world.nodes()))[2], 1, [0, 1, 2, 3])
     assert world.offer(up_to(16, 99))[1].begin.start == 16
     assert world.offer(up_to(15, 99))[1].begin.start == 8
 
@@ -120,5 +121,5 @@ def test_a_page_begun_in_its_middle_is_not_begun_where_it_would_be_kept() -> Non
     world.serve(up_to(12))
     (node,) = [node for _, _, node in world.nodes()]
     with world.cache.transaction():
-        world.cache.tree.evict_pages(node, 1, [1])
+        inside(world.cache).tree.evict_pages(node, 1, [1])
     assert world.offer(up_to(7, 99))[1].begin.start == 4

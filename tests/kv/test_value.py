@@ -4,6 +4,7 @@ import pytest
 from tests.kv.world import World
 
 from transom.kv.cache import CacheLayout
+from transom.kv.check import inside
 from transom.kv.component_specs import Full, Window
 from transom.kv.eviction import reclaim
 from transom.kv.eviction_policy import CachePolicy
@@ -58,10 +59,10 @@ def test_where_requests_parted_is_known_when_all_that_came_after_is_gone() -> No
     world.serve(system + prompt(2, 15))
     world.serve(system + prompt(3, 15))
     with world.cache.transaction():
-        reclaim(world.cache.tree, 0, 30)
+        reclaim(inside(world.cache).tree, 0, 30)
     assert {len(prefix) for _, prefix in world.resident()[0]} == set(range(1, 21))
     world.serve(system + prompt(4, 15))
-    (root,) = world.cache.tree.roots.values()
+    (root,) = inside(world.cache).tree.roots.values()
     (shared,) = root.children.values()
     assert shared.size == 20 and [child.size for child in shared.children.values()] == [15]
 

@@ -5,6 +5,7 @@ from contextlib import contextmanager
 from typing import Any
 from unittest.mock import patch
 
+from transom.kv.check import inside
 from transom.kv.journal import Journal
 from transom_lab.fuzz.kinds import MIXES, PAGE_SIZES, WINDOWS, components
 from transom_lab.fuzz.snapshot import same
@@ -54,7 +55,7 @@ class World(FuzzWorld):
             super().__init__(*arguments, **keywords)
 
     def set_fuse(self, fuse: int | None) -> None:
-        journal = self.cache._journal
+        journal = inside(self.cache).journal
         assert isinstance(journal, FaultyJournal)
         journal.fuse = fuse
 

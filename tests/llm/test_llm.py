@@ -17,6 +17,7 @@ from tests.tiny import BOS, write_tiny_gguf
 from transom import LLM
 from transom.config import EngineConfig
 from transom.errors import BadRequest, ConfigError, ModelFileError, RequestTooLarge, TransomError
+from transom.kv.check import check
 from transom.llm import Completion, EngineOptions, Piece
 from transom.steps import StepResult, StepWork
 from transom.values import FinishReason, RequestId
@@ -435,7 +436,7 @@ def test_ctrl_c_is_heard_after_the_step_and_no_stream_is_lost(
             list(first)
     told += [token for piece in second for token in piece.token_ids]
     assert told == [*whole[1].token_ids]
-    llm.engine.cache.check()
+    check(llm.engine.cache)
     assert llm.generate(PROMPTS[0], max_tokens=40, ignore_eos=True)[0].token_ids == whole[0].token_ids
     assert llm.engine.scheduler.unfinished() == ()
 

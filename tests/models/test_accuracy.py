@@ -24,7 +24,7 @@ SEQUENCES = 8
 CHUNK = 128
 
 LLAMA_CPP_KL = 0.0058
-"""llama.cpp's mean KL divergence from its own float32 run of Gemma's file, measured once: docs/proof.md."""
+"""llama.cpp's mean KL divergence from its own float32 run of Gemma's file, measured once: lab/LOG.md."""
 
 
 @pytest.mark.parametrize("name", [None, "smollm2-135m-instruct"])

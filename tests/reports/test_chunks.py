@@ -6,6 +6,7 @@ from tests.kv.world import PAGE_SIZES, WINDOWS, Job, World, components
 
 from transom.errors import NoSpace
 from transom.kv.cache import PrefixCaching
+from transom.kv.check import inside
 
 PROMPT = np.arange(200, 232, dtype=np.int32)
 PREFIX, ROW, ROWS, CONTEXT = 8, 4, 8, 64
@@ -48,14 +49,14 @@ def use_up_windows(world: World) -> None:
 def test_deferred_chunk_keeps_its_prefix(page_size: int, window: int, caching: PrefixCaching) -> None:
     """No room for the next chunk: the prefix stays 8, with the same pages and contents, round after round."""
     world, job = chunked(page_size, window, caching)
-    tables = [rows.table[ROW].tolist() for rows in world.cache.rows]
+    tables = [rows.table[ROW].tolist() for rows in inside(world.cache).tables]
     use_up_windows(world)
     for _ in range(3):
         with pytest.raises(NoSpace):
             world.cache.extend(job.holding, len(PROMPT))
         world.settle(job)
         assert (job.holding.computed, job.holding.allocated) == (PREFIX, PREFIX)
-        assert [rows.table[ROW].tolist() for rows in world.cache.rows] == tables
+        assert [rows.table[ROW].tolist() for rows in inside(world.cache).tables] == tables
         world.audit()
     namespace, _ = world.offer(PROMPT)
     assert world.longest_hit(namespace, PROMPT.tolist()) <= PREFIX, "tokens nobody computed are filed"
@@ -79,4 +80,4 @@ def test_scheduled_chunk_advances(page_size: int, window: int, caching: PrefixCa
     for other in list(world.jobs):
         world.drop(other)
     world.audit()
-    assert world.cache.room() == world.cache.layout.pages
+    assert world.cache.available.alone() == world.cache.layout.pages

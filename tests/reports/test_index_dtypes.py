@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from tests.kv.world import PAGE_SIZES, WINDOWS, World, components
 
+from transom.kv.check import check, inside
 from transom.kv.journal import Journal
 from transom.kv.pool import PagePool
 from transom.values import RequestId
@@ -49,10 +50,10 @@ def test_index_dtypes(page_size: int, window: int, kind: str) -> None:
         world.cache.copies_done()
         world.cache.advance(holding, len(array))
         world.cache.publish(holding, array)
-        world.cache.check()
+        check(world.cache)
         world.cache.drop(holding)
         assert world.offer([*array.tolist(), 9])[1].begin.start >= len(array) // page_size * page_size
-    assert all(rows.table.dtype == np.int32 for rows in world.cache.rows)
+    assert all(rows.table.dtype == np.int32 for rows in inside(world.cache).tables)
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -20,15 +20,17 @@ from tests.english import passage
 
 from transom.config import EngineConfig
 from transom.engine.engine import Engine
+from transom.kv.check import check
 from transom.models.load import load_model
 from transom.models.spec import Model
-from transom.ops.choose import choose_ops
+from transom.ops.backend import choose_ops
 from transom.ops.protocol import Ops
-from transom.sched.loop import Command, Submit, iterate
+from transom.sched.loop import iterate
 from transom.values import Request, RequestId, Tokens
 from transom.weights.builtin import resolve_model
 from transom.weights.gguf import read_gguf
 from transom.weights.tokenizer import load_tokenizer
+from transom.wire import Command, Submit
 
 pytestmark = pytest.mark.model
 
@@ -77,7 +79,7 @@ class Stage:
     def iterate(self, *commands: Command) -> None:
         outcome = iterate(self.engine.scheduler, commands, self.runner)
         assert outcome.failure is None and not outcome.rejected, outcome
-        self.engine.cache.check()
+        check(self.engine.cache)
         for event in outcome.events:
             self.played.hear(event)
 
@@ -103,7 +105,7 @@ class Stage:
     def row(self, request: Request, component: int) -> list[int]:
         running = self.engine.scheduler._requests.running.find(request.id)
         assert running is not None, "it still runs"
-        return [int(page) for page in self.engine.cache.rows[component].table[running.holding.row]]
+        return [int(page) for page in self.engine.cache.page_tables[component][running.holding.row]]
 
 
 def test_locked_full_survives_recovery_on_the_default_model(ops: Ops, model: Model, text: Tokens) -> None:

@@ -5,6 +5,7 @@ import pytest
 from tests.kv.test_machine import walk
 from tests.kv.world import PAGE_SIZES, WINDOWS, Fault, Job, World, components, same
 
+from transom.kv.check import inside
 from transom.kv.eviction import reclaim
 from transom.kv.radix_tree import Node
 
@@ -25,7 +26,7 @@ def hybrid(page_size: int, window: int) -> World:
 def tombstone(world: World) -> None:
     """Takes every window page that nobody reads; full pages stay."""
     with world.cache.transaction():
-        reclaim(world.cache.tree, WINDOW, world.cache.pools[WINDOW].idle)
+        reclaim(inside(world.cache).tree, WINDOW, inside(world.cache).pools[WINDOW].idle)
     world.audit()
 
 
@@ -35,7 +36,7 @@ def only_node(world: World) -> Node:
 
 
 def row(world: World, job: Job, component: int) -> list[int]:
-    return [int(page) for page in world.cache.rows[component].table[job.holding.row]]
+    return [int(page) for page in world.cache.page_tables[component][job.holding.row]]
 
 
 @matrix
@@ -48,13 +49,13 @@ def test_recovery_of_a_whole_node(page_size: int, window: int) -> None:
     fresh = world.admit(TOKENS, cold=True)
     world.compute(fresh, len(TOKENS))
     computed = row(world, fresh, WINDOW)[: len(full)]
-    free = world.cache.pools[FULL].free
+    free = inside(world.cache).pools[FULL].free
     world.cache.publish(fresh.holding, TOKENS)
     world.audit()
     node = only_node(world)
     assert node.pages[FULL].tolist() == full == row(world, fresh, FULL)[: len(full)]
     assert node.pages[WINDOW].tolist() == computed == row(world, fresh, WINDOW)[: len(full)]
-    assert world.cache.pools[FULL].free == free + len(full)
+    assert inside(world.cache).pools[FULL].free == free + len(full)
     counted = world.cache.stats().components
     assert (counted[FULL].duplicates_returned, counted[WINDOW].holes_filled) == (len(full), len(full))
     world.drop(fresh)
@@ -153,7 +154,7 @@ def test_pairing_is_injective(page_size: int, window: int) -> None:
     for _, _, node in machine.world.nodes():
         pairs.update(zip(node.pages[FULL].tolist(), node.pages[WINDOW].tolist(), strict=True))
     for job in machine.running():
-        tables = [machine.cache.rows[c].table[job.holding.row] for c in (FULL, WINDOW)]
+        tables = [machine.cache.page_tables[c][job.holding.row] for c in (FULL, WINDOW)]
         pairs.update(zip(tables[FULL].tolist(), tables[WINDOW].tolist(), strict=True))
     whole = [pair for pair in pairs if pair[FULL] and pair[WINDOW]]
     assert whole
@@ -176,7 +177,11 @@ def test_publish_never_accepts_what_match_rejects(page_size: int, window: int) -
             accepted(world, job)
         world.drop(job)
         with world.cache.transaction():
-            reclaim(world.cache.tree, WINDOW, int(random.integers(world.cache.pools[WINDOW].idle + 1)))
+            reclaim(
+                inside(world.cache).tree,
+                WINDOW,
+                int(random.integers(inside(world.cache).pools[WINDOW].idle + 1)),
+            )
 
 
 def accepted(world: World, job: Job) -> None:
@@ -184,9 +189,9 @@ def accepted(world: World, job: Job) -> None:
     namespace, offer = world.offer([*done, 7])
     whole = len(done) - len(done) % world.page_size
     assert offer.begin.start == world.longest_hit(namespace, [*done, 7]) >= whole, (done, offer)
-    path = world.cache.tree.walk(namespace, np.array(done, dtype=np.int32).tobytes())
+    path = inside(world.cache).tree.walk(namespace, np.array(done, dtype=np.int32).tobytes())
     for component in (FULL, WINDOW):
-        ours = world.cache.rows[component].read(job.holding.row, 0, job.holding.published)
+        ours = inside(world.cache).tables[component].read(job.holding.row, 0, job.holding.published)
         theirs = path.read(component, 0, job.holding.published)
         assert ((ours == theirs) | (ours == 0)).all(), (component, ours, theirs)
     world.audit()

@@ -12,11 +12,12 @@ import pytest
 from tests.sched.world import World, minimum
 
 from transom.kv.cache import Holding
+from transom.kv.check import check, inside
 from transom.kv.component_specs import Full, Window
 from transom.kv.layout import PrefixCaching
-from transom.sched.request import Idle, IdleReason
+from transom.sched.request import Idle
 from transom.sched.scheduler import Scheduler
-from transom.values import RequestId
+from transom.values import IdleReason, RequestId
 
 PROMPT = [(7 * i * i + i) % 43 for i in range(32)]
 CONTEXT, ROWS, ROW = 64, 8, 4
@@ -61,7 +62,7 @@ def with_prefix_computed(
 
 def contents(world: World) -> list[tuple[list[int], list[list[int]]]]:
     """What row 4 names in each component, and what is stored there."""
-    rows = [table.table[ROW].copy() for table in world.cache.rows]
+    rows = [table.table[ROW].copy() for table in inside(world.cache).tables]
     return [(row.tolist(), world.runner.stored[c][row].tolist()) for c, row in enumerate(rows)]
 
 
@@ -73,7 +74,7 @@ def test_deferred_chunk_keeps_its_prefix(page: int, window: int, caching: Prefix
     for _ in range(10):
         plan = Scheduler.plan(world.scheduler)
         assert world.scheduler.commit(plan) == Idle(IdleReason.NO_ROOM)
-        world.cache.check()
+        check(world.cache)
         running = world.scheduler._requests.running.find(request)
         assert running is not None
         assert running.holding.computed == running.holding.allocated == PREFIX[page]

@@ -4,9 +4,9 @@ import pytest
 from tests.sched.world import World
 
 from transom.sched.commands import Drained, WeightsRefused, WeightsUpdated
-from transom.sched.loop import AbortAll, Drain, Pause, Resume, UpdateWeights
-from transom.sched.request import Idle, IdleReason, Step
-from transom.values import FinishReason, PauseMode, RequestId, UpdateMode
+from transom.sched.request import Idle, Step
+from transom.values import FinishReason, IdleReason, PauseMode, RequestId, UpdateMode
+from transom.wire import AbortAll, Drain, Pause, Resume, UpdateWeights
 
 
 def prompt(length: int, seed: int = 0) -> list[int]:

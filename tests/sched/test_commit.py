@@ -7,6 +7,7 @@ from tests.sched.world import World
 
 from transom.errors import NoSpace
 from transom.kv.cache import Holding
+from transom.kv.check import check, inside
 from transom.kv.component_specs import State
 from transom.sched.request import Idle, Step
 from transom.sched.scheduler import Scheduler
@@ -58,7 +59,7 @@ def test_a_step_in_which_no_span_finds_a_page_is_idle(monkeypatch: pytest.Monkey
     with monkeypatch.context() as patch:
         patch.setattr(world.cache, "extend", breaking(world, NoSpace("full", 1, 0), request))
         assert isinstance(scheduler.commit(scheduler.plan()), Idle)
-    world.cache.check()
+    check(world.cache)
     world.require_empty()
     assert isinstance(scheduler.commit(scheduler.plan()), Step)
 
@@ -71,7 +72,7 @@ def test_a_bug_in_commit_leaves_everything_as_it_was(monkeypatch: pytest.MonkeyP
         patch.setattr(world.cache, "extend", breaking(world, ZeroDivisionError(), second))
         with pytest.raises(ZeroDivisionError):
             world.scheduler.commit(plan)
-    world.cache.check()
+    check(world.cache)
     assert world.scheduler.plan() == plan
     world.finish()
 
@@ -88,7 +89,7 @@ def test_a_failed_retraction_is_undone(monkeypatch: pytest.MonkeyPatch) -> None:
         patch.setattr(world.cache, "extend", breaking(world, ZeroDivisionError(), first))
         with pytest.raises(ZeroDivisionError):
             world.scheduler.commit(plan)
-    world.cache.check()
+    check(world.cache)
     assert world.scheduler.stats().retractions == 0
     assert world.scheduler.plan() == plan
     world.finish()
@@ -98,7 +99,7 @@ def test_the_cache_is_told_a_request_s_priority() -> None:
     world = World(page=4, windows=(4,), pages=(64, 64), chunk=8)
     world.submit([5] * 4, 8, priority=3)
     world.step()
-    assert [holding.priority for holding in world.cache.holdings if holding] == [3]
+    assert [holding.priority for holding in inside(world.cache).holdings if holding] == [3]
     world.finish()
 
 

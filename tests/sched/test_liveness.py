@@ -3,8 +3,7 @@
 import pytest
 from tests.sched.world import World
 
-from transom.sched.request import IdleReason
-from transom.values import RequestId
+from transom.values import IdleReason, RequestId
 
 
 def distinct(length: int, seed: int) -> list[int]:

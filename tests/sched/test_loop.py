@@ -5,10 +5,12 @@ import pytest
 from tests.sched.world import RunnerBroke, World
 
 from transom.errors import BadRequest
-from transom.sched.loop import Submit, iterate
+from transom.kv.check import check
+from transom.sched.loop import iterate
 from transom.sched.scheduler import Scheduler
 from transom.steps import StepResult, StepWork
 from transom.values import Ended, FinishReason, Request, RequestId, SampledToken, Sampling, TokenSampled
+from transom.wire import Submit
 
 
 def test_a_broken_step_ends_its_own_requests_and_no_others() -> None:
@@ -62,7 +64,7 @@ def test_a_result_that_does_not_answer_the_step_is_a_failure_of_the_runner() -> 
     taken = iterate(world.scheduler, [Submit(request)], Mute())
     assert isinstance(taken.failure, ValueError)
     assert [type(event) for event in taken.events] == [Ended]
-    world.cache.check()
+    check(world.cache)
     world.require_empty()
 
 
@@ -111,7 +113,7 @@ def test_what_can_never_run_is_refused_and_leaves_no_trace(
         error = world.step().rejected[0].error
     assert error.param == param
     assert not world.scheduler.has_work
-    assert world.scheduler.stats().finished == 0
+    assert world.scheduler.stats().requests_finished == 0
 
 
 def test_an_id_in_use_is_refused_and_the_first_goes_on() -> None:
@@ -175,7 +177,7 @@ def test_counters_add_up() -> None:
     world.submit([1] * 10, 5)
     world.finish()
     stats = world.scheduler.stats()
-    assert (stats.finished, stats.running, stats.waiting) == (2, 0, 0)
+    assert (stats.requests_finished, stats.running, stats.waiting) == (2, 0, 0)
     assert (stats.prompt_tokens, stats.cached_tokens, stats.generated_tokens) == (20, 9, 10)
     assert stats.computed_tokens == 2 * 14 - 9
     assert stats.steps == len(world.runner.steps)

@@ -7,6 +7,7 @@ from tests.sched.layered import LayeredRunner
 from tests.sched.test_worlds import PAGES, disturb, submit_random
 from tests.sched.world import World, minimum
 
+from transom.kv.check import inside
 from transom.kv.component_specs import ComponentSpec, Full, Window
 from transom.kv.eviction import reclaim
 
@@ -20,7 +21,7 @@ def world_with(page: int, window: int, layers: tuple[int, ...], **fields: object
 def lose_windows(world: World, share: float = 1.0) -> None:
     """Others needed the window pages that nobody reads."""
     with world.cache.transaction():
-        reclaim(world.cache.tree, 1, int(world.cache.pools[1].idle * share))
+        reclaim(inside(world.cache).tree, 1, int(inside(world.cache).pools[1].idle * share))
 
 
 def prompt(length: int, seed: int = 0) -> list[int]:
@@ -49,7 +50,7 @@ def test_a_repair_takes_no_full_page_before_the_full_pages_end() -> None:
     world.submit(prompt(44), 1)
     world.finish()
     lose_windows(world)
-    assert world.cache.pools[0].free == 1
+    assert inside(world.cache).pools[0].free == 1
     second = world.submit([*prompt(44), 7], 2)
     world.finish()
     assert world.spans(second)[0][0] == 37

@@ -8,7 +8,6 @@ from tests.sched.world import World, minimum
 from transom.kv.component_specs import Chunked, ComponentSpec, Full, State, Window
 from transom.kv.layout import PrefixCaching
 from transom.sched.policy import SchedulePolicy
-from transom.sched.releases import held_alone, releases
 from transom.sched.step_cost import StepCost
 
 PAGES = (1, 3, 4, 16)
@@ -40,7 +39,7 @@ def random_world(random: random.Random, page: int, window: int) -> World:
         outputs_expected=random.choice([1, 4, 20]),
         prefix_gain_min=random.choice([1, 4]),
         policy=random.choice(list(SchedulePolicy)),
-        passed_over_max=random.choice([1, 4, 256]),
+        skipped_max=random.choice([1, 4, 256]),
         target_seconds=random.choice([None, 4.0]),
     )
 
@@ -104,8 +103,8 @@ def test_what_each_row_holds_alone_is_what_would_come_back_if_it_went(page: int)
             world.step()
             disturb(rng, world)
             running = world.scheduler._requests.running
-            alone = held_alone(world.cache, running.columns()).T.tolist()
-            assert alone == [list(releases(world.cache, [state.holding])) for state in running.states()]
+            alone = world.held_alone().T.tolist()
+            assert alone == [list(world.cache.freed_by([state.holding])) for state in running.states()]
             compared += len(alone)
     assert compared > 50
 

@@ -13,18 +13,21 @@ from numpy.typing import NDArray
 
 from transom.errors import BadRequest
 from transom.kv.cache import Holding, HybridCache
+from transom.kv.check import check
 from transom.kv.component_specs import ComponentSpec, From, Full, State, Window
 from transom.kv.layout import CacheLayout, PrefixCaching, address_space, pages_alone
 from transom.sched.config import SchedulerConfig
-from transom.sched.loop import Abort, Command, Flush, Iteration, Submit, iterate
+from transom.sched.loop import Iteration, iterate
 from transom.sched.policy import SchedulePolicy
-from transom.sched.request import Idle, IdleReason
+from transom.sched.request import Idle
+from transom.sched.running import ALLOCATED, FULL_UNTIL, ROW
 from transom.sched.step_cost import StepCost
 from transom.steps import SpanWork, StepResult, StepWork
 from transom.values import (
     Ended,
     Event,
     FinishReason,
+    IdleReason,
     PromptLogprobs,
     Request,
     RequestId,
@@ -33,6 +36,7 @@ from transom.values import (
     Sibling,
     TokenSampled,
 )
+from transom.wire import Abort, Command, Flush, Submit
 from transom_lab.faults.plans import CheckedScheduler
 
 MODULUS = 2**31 - 1
@@ -123,7 +127,7 @@ class ContentRunner:
                 tuple(choice for sibling in self._of_siblings(span) if (choice := self._choose(sibling)))
                 for span in work.spans
             ),
-            scores=tuple(self._scores(span) for span in work.spans),
+            prompt_logprobs=tuple(self._scores(span) for span in work.spans),
         )
 
     def _of_siblings(self, span: SpanWork) -> list[SpanWork]:
@@ -134,20 +138,20 @@ class ContentRunner:
         ]
 
     def _scores(self, span: SpanWork) -> tuple[SampledToken, ...]:
-        if span.scoring is None:
+        if span.prompt_logprobs is None:
             return ()
-        pages, offsets = self._slots(0, span.row, span.scoring.start, span.scoring.end)
+        pages, offsets = self._slots(0, span.row, span.prompt_logprobs.start, span.prompt_logprobs.end)
         read = self.stored[0][pages, offsets].tolist()
         return tuple(
             SampledToken(int(token), score(int(before), int(token)))
-            for before, token in zip(read, span.scoring.tokens, strict=True)
+            for before, token in zip(read, span.prompt_logprobs.tokens, strict=True)
         )
 
     def _slots(
         self, component: int, row: int, start: int, end: int
     ) -> tuple[NDArray[np.int32], NDArray[np.int64]]:
         positions = np.arange(start, end)
-        pages = self.cache.rows[component].table[row, positions // self.page_size]
+        pages = self.cache.page_tables[component][row, positions // self.page_size]
         assert (pages > 0).all(), (component, row, start, end, pages)
         return pages, positions % self.page_size
 
@@ -169,7 +173,7 @@ class ContentRunner:
 
     def _check_state(self, c: int, span: SpanWork, end: int) -> None:
         """The request's own state is that after `end` tokens; before its first token it may be anything."""
-        page = self.cache.rows[c].table[span.row, 0]
+        page = self.cache.page_tables[c][span.row, 0]
         assert page > 0, span
         if end:
             assert self.stored[c][page, 0] == self.truth[span.request][end - 1], (span, end)
@@ -185,7 +189,7 @@ class ContentRunner:
             values.append(last)
         for c, component in enumerate(self.cache.layout.components):
             if isinstance(component, State):
-                self.stored[c][self.cache.rows[c].table[span.row, 0], 0] = values[-1]
+                self.stored[c][self.cache.page_tables[c][span.row, 0], 0] = values[-1]
                 continue
             pages, offsets = self._slots(c, span.row, span.start, span.end)
             self.stored[c][pages, offsets] = values
@@ -193,7 +197,7 @@ class ContentRunner:
     def _scribble(self, span: SpanWork) -> None:
         for c, component in enumerate(self.cache.layout.components):
             if isinstance(component, State):
-                self.stored[c][self.cache.rows[c].table[span.row, 0], 0] = -7
+                self.stored[c][self.cache.page_tables[c][span.row, 0], 0] = -7
                 continue
             pages, offsets = self._slots(c, span.row, span.start, span.end)
             self.stored[c][pages, offsets] = -7
@@ -252,7 +256,7 @@ class World:
         page_bytes: tuple[int, ...] = (),
         layers: tuple[int, ...] = (),
         policy: SchedulePolicy = SchedulePolicy.LPM,
-        passed_over_max: int = 256,
+        skipped_max: int = 256,
         target_seconds: float | None = None,
     ) -> None:
         """With `page_bytes` all pools share what `pages` would cost; else they are cut so."""
@@ -285,7 +289,7 @@ class World:
             first_outputs_expected=outputs_expected,
             prefix_gain_min=prefix_gain_min,
             policy=policy,
-            passed_over_max=passed_over_max,
+            skipped_max=skipped_max,
             target_seconds=target_seconds,
         )
         self.scheduler = CheckedScheduler(self.cache, self.limits)
@@ -342,7 +346,7 @@ class World:
         self.iterations.append(taken)
         for event in taken.events:
             self._record(event)
-        self.cache.check()
+        check(self.cache)
         stats = self.scheduler.stats()
         assert stats.idle[IdleReason.NO_ROOM] == self.no_room_expected, stats
         if taken.failure is not None:
@@ -368,7 +372,7 @@ class World:
         assert event.first == max(1, request.logprobs.prompt_from) + len(told), event
         prompt = [int(token) for token in request.prompt]
         before = digests(prompt)
-        for position, found in enumerate(event.scores, event.first):
+        for position, found in enumerate(event.tokens, event.first):
             assert found.token == prompt[position]
             assert found.logprob == score(before[position - 1], found.token), (event, position)
             told.append(found.logprob)
@@ -414,7 +418,7 @@ class World:
         for component in stats.components:
             assert component.referenced == 0 and component.private == 0, component
             assert component.free + component.unreferenced == component.capacity, component
-        assert self.cache.space().bytes == (self.cache.layout.budget or 0)
+        assert self.cache.available.bytes == (self.cache.layout.budget or 0)
         assert self.cache.pending_copies() == ()
 
     def finish(self) -> None:
@@ -435,7 +439,7 @@ class World:
 
     def set_chunk(self, tokens: int) -> None:
         """Another budget per step from now on."""
-        self.scheduler._limits = replace(self.scheduler._limits, chunk_tokens=tokens)
+        self.scheduler._config = replace(self.scheduler._config, chunk_tokens=tokens)
 
     def ballast(self, rows: int) -> list[Holding]:
         """Holdings that are nobody's request, one page each, so that memory can be taken away."""
@@ -451,16 +455,21 @@ class World:
     def swell(self, ballast: Sequence[Holding]) -> None:
         """`ballast` takes every page of at least one component."""
         for holding in ballast:
-            while min(self.cache.room()) > 0 and holding.allocated < self.context:
+            while min(self.cache.available.alone()) > 0 and holding.allocated < self.context:
                 self.cache.extend(holding, min(self.context, holding.allocated + self.cache.layout.page_size))
-        assert min(self.cache.room()) == 0, self.cache.room()
+        assert min(self.cache.available.alone()) == 0, self.cache.available.alone()
 
     def shrink(self, ballast: Sequence[Holding]) -> None:
         for holding in ballast:
             self.cache.drop(holding)
 
+    def held_alone(self) -> NDArray[np.int64]:
+        """Pages that each running request holds alone, [components, requests]."""
+        columns = self.scheduler._requests.running.columns()
+        return self.cache.held_alone(columns[ROW], columns[ALLOCATED], columns[FULL_UNTIL])
+
     def retract_all(self) -> None:
         """Every running request is retracted, for no reason of its own."""
         for running in tuple(self.scheduler._requests.running):
-            self.scheduler._requests.give_back(running)
+            self.scheduler._requests.publish_and_drop(running)
             self.scheduler._requests.retract(running)

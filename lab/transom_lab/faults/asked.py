@@ -97,10 +97,10 @@ class Asked:
 
     def score(self, event: PromptLogprobs) -> None:
         """The next scores of the prompt and no others."""
-        assert event.scores and event.first == self.scored, (event, self)
-        right = tuple(self.at(event.first + place) for place in range(len(event.scores)))
+        assert event.tokens and event.first == self.scored, (event, self)
+        right = tuple(self.at(event.first + place) for place in range(len(event.tokens)))
         self.scored += len(right)
-        assert event.scores == right and self.scored <= len(self.request.prompt), (event, self)
+        assert event.tokens == right and self.scored <= len(self.request.prompt), (event, self)
 
     def end(self, event: Ended) -> None:
         assert event.usage == Usage(len(self.request.prompt), self.heard, self.cached), (event, self)

@@ -19,9 +19,9 @@ class CheckedScheduler(Scheduler):
             assert plan == super().plan(), "planning changes nothing"
         columns = [column_of(state) for state in self._requests.running]
         assert self._requests.running.columns().T.tolist() == [list(column) for column in columns]
-        spans = {_id(intent): intent.span for intent in plan.spans}
-        assert len(spans) == len(plan.spans), "one span per request"
-        assert sum(map(len, spans.values())) <= self._limits.chunk_tokens
+        spans = {_id(intent): intent.span for intent in plan.entries}
+        assert len(spans) == len(plan.entries), "one span per request"
+        assert sum(map(len, spans.values())) <= self._config.chunk_tokens
         victims = [victim.progress.id for victim in plan.retract]
         assert spans.keys().isdisjoint(victims)
         running = [state.progress.id for state in self._requests.running]
@@ -31,7 +31,7 @@ class CheckedScheduler(Scheduler):
             assert running[0] in spans, "the lead is in every step"
             assert running[0] not in victims
         admitted = spans.keys() - set(running)
-        assert len(running) - len(victims) + len(admitted) <= self._limits.max_running
+        assert len(running) - len(victims) + len(admitted) <= self._config.max_running
         assert not (admitted and victims), "nobody is admitted while somebody is retracted"
         return plan
 
@@ -39,13 +39,13 @@ class CheckedScheduler(Scheduler):
         """Only one kind of span may find no page: an admission whose hit went to the copies of another's."""
         outcome = super().commit(plan)
         done = {s.running.progress.id for s in outcome.scheduled} if isinstance(outcome, Step) else set()
-        admissions = [intent for intent in plan.spans if isinstance(intent, Admit)]
+        admissions = [intent for intent in plan.entries if isinstance(intent, Admit)]
         copies = 0
         for intent in admissions:
             if _id(intent) not in done:
                 assert intent.offer.begin.full_until > 0 and copies > 0, intent
             copies += sum(intent.offer.takes)
-        assert all(_id(i) in done for i in plan.spans if isinstance(i, Continue))
+        assert all(_id(i) in done for i in plan.entries if isinstance(i, Continue))
         return outcome
 
 

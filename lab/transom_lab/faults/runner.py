@@ -9,6 +9,7 @@ from dataclasses import replace
 
 import numpy as np
 
+from transom.kv.check import inside
 from transom.kv.holding import Holding
 from transom.steps import SpanWork, StepResult, StepWork
 from transom.values import RequestId, SampledToken
@@ -79,7 +80,7 @@ class FaultyRunner:
 
     def settle(self) -> None:
         """After a turn: who has lost its row is not looked after any more; free pages hold nothing."""
-        holdings = self._memory.cache.holdings
+        holdings = inside(self._memory.cache).holdings
         self._jobs = {id: job for id, job in self._jobs.items() if holdings[job.holding.row] is job.holding}
         for holding in holdings:
             if holding is not None and holding.request not in self._jobs:  # born, and not in a step yet
@@ -91,7 +92,7 @@ class FaultyRunner:
 
     def _job(self, span: SpanWork) -> Job:
         """The request of a span, which says where it stands, in its own tokens, and of repairs what is so."""
-        holding, asked = self._memory.cache.holdings[span.row], self._asked(span.request)
+        holding, asked = inside(self._memory.cache).holdings[span.row], self._asked(span.request)
         assert holding is not None and holding.request == span.request, (span, holding)
         job = self._jobs.get(span.request)
         if job is None or job.holding is not holding:
@@ -120,7 +121,7 @@ class FaultyRunner:
             chosen.update(dict.fromkeys([span.request, *born] if wanted else [], span.request))
             seeds = [sampling.seed for sampling in span.siblings]
             assert seeds == [self._asked(id).request.sampling.seed for id in born], (span, asked)
-        pending = self._memory.cache.pending
+        pending = inside(self._memory.cache).pending
         copied = frozenset(each.holding.request for each in pending if each.snapshot_of is None)
         return Seen({span.request: span.end for span in work.spans}, chosen, copied)
 
@@ -133,7 +134,11 @@ class FaultyRunner:
             choices.append(asked.next() if span.sampling is not None else None)
             born = asked.unborn if span.sampling is not None else []
             siblings.append(tuple(self._asked(id).next() for id in born))
-            places = range(span.scoring.start, span.scoring.end) if span.scoring is not None else ()
+            places = (
+                range(span.prompt_logprobs.start, span.prompt_logprobs.end)
+                if span.prompt_logprobs is not None
+                else ()
+            )
             scores.append(tuple(asked.at(place + 1) for place in places))
             assert span.top == asked.request.logprobs.top, (span, asked)
         return StepResult(tuple(choices), self.seconds, tuple(siblings), tuple(scores))
@@ -142,7 +147,7 @@ class FaultyRunner:
         """As who dies in the midst of it: what was to be stored holds anything."""
         memory, row = self._memory, job.holding.row
         for component, kind in enumerate(memory.kinds):
-            table = memory.cache.rows[component].table[row]
+            table = memory.cache.page_tables[component][row]
             first = max(span.start, span.store_from if memory.keeps_everything(component) else 0)
             if is_state(kind):
                 memory.contents.change_state(component, int(table[0]), GARBAGE)
@@ -153,12 +158,12 @@ class FaultyRunner:
 
 def _spoilt(result: StepResult, trouble: Trouble | None) -> StepResult:
     """The answer with what `trouble` does to it, the same where it can do nothing."""
-    choices = result.choices
+    choices = result.sampled
     match trouble:
         case Trouble.LOSES:
-            return replace(result, choices=choices[:-1])
+            return replace(result, sampled=choices[:-1])
         case Trouble.SILENT:
-            return replace(result, choices=(None,) * len(choices))
+            return replace(result, sampled=(None,) * len(choices))
         case Trouble.TALKATIVE:
-            return replace(result, choices=tuple(choice or SampledToken(0, 0.0) for choice in choices))
+            return replace(result, sampled=tuple(choice or SampledToken(0, 0.0) for choice in choices))
     return result

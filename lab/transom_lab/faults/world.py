@@ -1,31 +1,30 @@
 """A scheduler under events, judged after every turn."""
 
 from collections.abc import Callable
-from dataclasses import astuple, dataclass, replace
+from dataclasses import dataclass, replace
 
+import msgspec
 import numpy as np
 
 from transom.errors import BadRequest, NoSpace
+from transom.kv.check import check, inside
 from transom.kv.eviction import reclaim
-from transom.sched.commands import WeightsRefused, WeightsUpdated
+from transom.sched.commands import Drained, WeightsRefused, WeightsUpdated
 from transom.sched.config import SchedulerConfig
-from transom.sched.loop import (
-    Abort,
-    AbortAll,
-    Command,
-    Drain,
-    Drained,
-    Flush,
-    Iteration,
-    Pause,
-    Resume,
-    Submit,
-    UpdateWeights,
-    iterate,
-)
+from transom.sched.loop import Iteration, iterate
 from transom.sched.policy import SchedulePolicy
-from transom.sched.request import IdleReason
-from transom.values import Ended, Logprobs, PauseMode, Request, RequestId, Sampling, Sibling, UpdateMode
+from transom.values import (
+    Ended,
+    IdleReason,
+    Logprobs,
+    PauseMode,
+    Request,
+    RequestId,
+    Sampling,
+    Sibling,
+    UpdateMode,
+)
+from transom.wire import Abort, AbortAll, Command, Drain, Flush, Pause, Resume, Submit, UpdateWeights
 from transom_lab.faults import events as do
 from transom_lab.faults.events import Happening
 from transom_lab.faults.judge import Judge, Seen
@@ -69,7 +68,7 @@ class Frame:
             first_outputs_expected=self.outputs_expected,
             prefix_gain_min=self.prefix_gain_min,
             policy=self.policy,
-            passed_over_max=self.passed_over_max,
+            skipped_max=self.passed_over_max,
             target_seconds=self.target_seconds,
         )
 
@@ -228,9 +227,9 @@ class World:
         if not sliding or any(is_state(kind) for kind in self.memory.kinds):
             return
         component = sliding[number % len(sliding)]
-        if count := min(most, self.cache.pools[component].idle):
+        if count := min(most, inside(self.cache).pools[component].idle):
             with self.cache.transaction():
-                reclaim(self.cache.tree, component, count)
+                reclaim(inside(self.cache).tree, component, count)
 
     # ------------------------------------------------------------ turns
 
@@ -270,7 +269,7 @@ class World:
         if self.turns % AUDIT_EVERY == 0:
             self.memory.audit()  # all invariants too
         else:
-            self.cache.check()
+            check(self.cache)
 
     def _judge_answers(self, taken: Iteration) -> None:
         """Each update is answered once; that nothing is left is said when nothing is."""
@@ -315,26 +314,29 @@ class World:
         self.memory.audit()
         self._require_counted()
         self.cache.flush()
-        assert all(pool.free == pool.capacity for pool in self.cache.pools), self.cache.stats()
-        assert not self.cache.tree.roots, self.cache.tree.roots
+        assert all(pool.free == pool.capacity for pool in inside(self.cache).pools), self.cache.stats()
+        assert not inside(self.cache).tree.roots, inside(self.cache).tree.roots
 
     def _require_nobody_runs(self) -> None:
-        assert not any(self.cache.holdings), ("weights change under", self.cache.holdings)
+        assert not any(inside(self.cache).holdings), ("weights change under", inside(self.cache).holdings)
 
     def _require_empty(self) -> None:
         """At idle nothing is referenced, nothing private, no row used, nothing pending, no page lost."""
-        assert not any(self.cache.holdings) and not self.cache.pending_copies(), self.cache.holdings
-        for pool in self.cache.pools:
+        assert not any(inside(self.cache).holdings) and not self.cache.pending_copies(), inside(
+            self.cache
+        ).holdings
+        for pool in inside(self.cache).pools:
             assert pool.free + pool.idle == pool.capacity and pool.tree == pool.idle, self.cache.stats()
-        assert self.cache.space().bytes == (self.cache.layout.budget or 0), self.cache.space()
+        assert self.cache.available.bytes == (self.cache.layout.budget or 0), self.cache.available
 
     def _require_counted(self) -> None:
         """The scheduler's own numbers are what was seen from outside."""
         stats, asked = self.scheduler.stats(), self.judge.asked.values()
-        assert (stats.finished, stats.running, stats.waiting) == (len(asked), 0, 0), stats
+        assert (stats.requests_finished, stats.running, stats.waiting) == (len(asked), 0, 0), stats
         assert stats.generated_tokens == sum(each.heard for each in asked), stats
         assert stats.steps == self.runner.steps, (stats, self.runner.steps)
-        assert all(type(value) in (int, float, dict) for value in astuple(stats)), ("cannot be sent", stats)
+        sendable = (int, float, dict, tuple)
+        assert all(type(value) in sendable for value in msgspec.structs.astuple(stats)), stats
         assert stats.idle[IdleReason.NO_ROOM] == 0, stats
 
 

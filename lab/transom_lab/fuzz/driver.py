@@ -6,11 +6,11 @@ from typing import Any
 import numpy as np
 
 from transom.errors import NoSpace
+from transom.kv.budget import Capacity
 from transom.kv.cache import Namespace, Offer, PrefixCaching
-from transom.kv.eviction import reclaim
+from transom.kv.check import evict, inside
 from transom.kv.eviction_policy import CachePolicy
 from transom.kv.layout import address_space
-from transom.kv.room import Capacity
 from transom.values import RequestId, Tokens
 from transom_lab.fuzz import operations as do
 from transom_lab.fuzz.kinds import components, is_state
@@ -78,7 +78,8 @@ class Driver:
         self.done[type(operation).__name__] += 1
         self.world.forget_free()
         if not self.jobs:
-            assert self.cache.room() == self.cache.layout.pages, ("lost", self.cache.room())
+            pages = self.cache.available.alone()
+            assert pages == self.cache.layout.pages, ("lost", pages)
 
     def end(self) -> None:
         """At idle no reference is left, and after a flush every page is free."""
@@ -88,7 +89,7 @@ class Driver:
         self.cache.flush()
         stats = self.cache.stats()
         assert all(component.free == component.capacity for component in stats.components), stats
-        assert not self.cache.tree.roots, self.cache.tree.roots
+        assert not inside(self.cache).tree.roots, inside(self.cache).tree.roots
 
     def _dispatch(self, operation: Operation) -> bool:
         """Whether there was anything to do. Raises NoSpace."""
@@ -147,7 +148,7 @@ class Driver:
         """An offer that would be made now is kept to the page; an old one begins where it said or nowhere."""
         if namespace.epoch != self.cache.epoch:
             return False
-        room, fresh = self.cache.space(), offer in self.cache.offers(namespace, tokens)
+        room, fresh = self.cache.available, offer in self.cache.offers(namespace, tokens)
         cost = [take + pin for take, pin in zip(offer.takes, offer.pins, strict=True)]
         fits = len(self.jobs) < self.setting.rows and room.covers(cost)
         importance = request % PRIORITIES
@@ -155,11 +156,11 @@ class Driver:
             holding = self.cache.admit(RequestId(request), namespace, tokens, offer, priority=importance)
         except NoSpace:
             assert not (fresh and fits), ("an offer that fits was refused", offer, room)
-            assert self.cache.space() == room, ("a refusal took pages", room)
+            assert self.cache.available == room, ("a refusal took pages", room)
             raise
         assert (holding.start, holding.clip) == (offer.begin.start, offer.begin.clip), (holding, offer)
         if fresh:
-            assert fits and self.cache.space() == room.less(cost), (offer, room)
+            assert fits and self.cache.available == room.less(cost), (offer, room)
         end = len(tokens)
         assert self.cache.growth(offer.begin, end) == self.cache.growth(holding, end), (offer, holding)
         job = Job(holding, tokens)
@@ -170,21 +171,19 @@ class Driver:
     def _reclaim(self, operation: do.Reclaim) -> bool:
         """What is to be had is as much as before."""
         cache, component = self.cache, operation.component
-        if component >= len(cache.pools):
+        if component >= len(inside(cache).pools):
             return False
-        idle, space = cache.pools[component].idle, cache.space()
+        idle, space = inside(cache).pools[component].idle, cache.available
         if not idle:
             return False
-        with cache.transaction():
-            reclaim(cache.tree, component, min(idle, operation.pages))
-            cache.forget_lost_snapshots()
-        assert cache.pools[component].idle <= idle - min(idle, operation.pages), (operation, idle)
-        assert cache.space() == space, (operation, space)
+        evict(cache, component, min(idle, operation.pages))
+        assert inside(cache).pools[component].idle <= idle - min(idle, operation.pages), (operation, idle)
+        assert cache.available == space, (operation, space)
         return True
 
     def _fork(self, parent: Job, child: int) -> bool:
         """It reads what the first one has, and takes no more than the pages that it will write to."""
-        copies = [pending for pending in self.cache.pending if pending.snapshot_of is None]
+        copies = [pending for pending in inside(self.cache).pending if pending.snapshot_of is None]
         if child in self.jobs or any(pending.holding is parent.holding for pending in copies):
             return False
         before = snapshot(self.cache)
@@ -200,16 +199,16 @@ class Driver:
 
     def _pin(self, operation: do.Pin) -> bool:
         """Order only: no page comes or goes. Beyond what may be pinned it is refused, and nothing changes."""
-        before, kept, space = snapshot(self.cache), self.world.resident(), self.cache.space()
+        before, kept, space = snapshot(self.cache), self.world.resident(), self.cache.available
         namespace, tokens = self._arriving(0, operation.tokens, "")
         try:
             pinned = self.cache.pin(namespace, tokens, operation.steps)
         except NoSpace:
             same(before, snapshot(self.cache))
             raise
-        assert (self.world.resident(), self.cache.space()) == (kept, space), operation
+        assert (self.world.resident(), self.cache.available) == (kept, space), operation
         assert 0 <= pinned <= len(operation.tokens), (pinned, operation)
-        assert sum(pin.tokens for pin in self.cache.pins.pins) <= self.setting.pin_tokens, operation
+        assert sum(pin.tokens for pin in inside(self.cache).pins.pins) <= self.setting.pin_tokens, operation
         return True
 
     # ---------------------------------------------------------------- requests that run
@@ -224,7 +223,7 @@ class Driver:
                 return self._run(job, min(job.holding.allocated, job.holding.computed + tokens))
             case do.Truncate(tokens=tokens):
                 return self._truncate(job, max(job.holding.computed, job.holding.allocated - tokens))
-        before = self.cache.space()
+        before = self.cache.available
         match operation:
             case do.Publish():
                 self.cache.publish(job.holding, job.tokens)
@@ -233,7 +232,7 @@ class Driver:
             case do.Drop():
                 self.world.drop(job)
                 del self.jobs[operation.request]
-        self._require_no_less(operation, before, self.cache.space())
+        self._require_no_less(operation, before, self.cache.available)
         return True
 
     def _require_no_less(self, operation: Operation, before: Capacity, after: Capacity) -> None:
@@ -249,14 +248,14 @@ class Driver:
         """It succeeds exactly when there is room, and takes exactly what was said."""
         if end <= job.holding.allocated:
             return False
-        growth, room = self.cache.growth(job.holding, end), self.cache.space()
+        growth, room = self.cache.growth(job.holding, end), self.cache.available
         fits = room.covers(growth)
         try:
             self.cache.extend(job.holding, end)
         except NoSpace:
-            assert not fits and self.cache.space() == room, (growth, room, self.cache.space())
+            assert not fits and self.cache.available == room, (growth, room, self.cache.available)
             raise
-        assert fits and self.cache.space() == room.less(growth), (growth, room)
+        assert fits and self.cache.available == room.less(growth), (growth, room)
         return True
 
     def _run(self, job: Job, end: int) -> bool:

@@ -115,7 +115,7 @@ class LayeredWorld(World):
         until = job.holding.full_until if self.keeps_everything(component) else 0
         self.require_own(job, component, max(start, until), start + len(exact))
         stored = positions >= until
-        row = self.cache.rows[component].table[job.holding.row]
+        row = self.cache.page_tables[component][job.holding.row]
         self.contents.put(layer, row, positions[stored], digests[stored])
 
     def _read(self, job: Job, layer: int, exact: Mask, start: int) -> Mask:
@@ -130,7 +130,7 @@ class LayeredWorld(World):
 
     def _exact(self, job: Job, layer: int, start: int, end: int) -> Mask:
         """Of positions [start, end): whether they are exact, asserting that they are the job's own."""
-        row = self.cache.rows[self.layers[layer]].table[job.holding.row]
+        row = self.cache.page_tables[self.layers[layer]][job.holding.row]
         found = self.contents.read(layer, row, start, end)
         right = of_component(job.digests(start, end), layer)
         own = (found == right) | (found == right ^ INEXACT)

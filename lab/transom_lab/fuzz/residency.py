@@ -5,6 +5,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from transom.kv.cache import HybridCache, Namespace
+from transom.kv.check import inside
 from transom.kv.radix_tree import Node
 from transom_lab.fuzz.kinds import first_key, is_state
 
@@ -15,7 +16,7 @@ PageName = tuple[Namespace, Prefix]
 
 def nodes(cache: HybridCache) -> Iterator[tuple[Namespace, Prefix, Node]]:
     """Every node but roots, with all tokens up to its end."""
-    for namespace, root in cache.tree.roots.items():
+    for namespace, root in inside(cache).tree.roots.items():
         ahead: list[tuple[Prefix, Node]] = [((), child) for child in root.children.values()]
         while ahead:
             before, node = ahead.pop()

@@ -4,6 +4,7 @@ from dataclasses import fields
 from typing import Any
 
 from transom.kv.cache import Holding, HybridCache
+from transom.kv.check import inside
 from transom.kv.holding import Pending
 from transom.kv.pool import PagePool
 from transom_lab.fuzz.residency import nodes
@@ -13,8 +14,8 @@ def snapshot(cache: HybridCache) -> dict[str, Any]:
     """Comparable, by topic. Not of the contents of pages: the cache knows none."""
     names = {id(node): (space, prefix) for space, prefix, node in nodes(cache)}
     return {
-        "pools": [_pool(pool) for pool in cache.pools],
-        "rows": [rows.table.tolist() for rows in cache.rows],
+        "pools": [_pool(pool) for pool in inside(cache).pools],
+        "rows": [rows.table.tolist() for rows in inside(cache).tables],
         "tree": {
             (space, prefix): (
                 [p.tolist() for p in node.pages],
@@ -26,16 +27,17 @@ def snapshot(cache: HybridCache) -> dict[str, Any]:
             for space, prefix, node in nodes(cache)
         },
         "roots": {
-            space: (sorted(root.children), list(root.order)) for space, root in cache.tree.roots.items()
+            space: (sorted(root.children), list(root.order))
+            for space, root in inside(cache).tree.roots.items()
         },
-        "orders": [[names[id(node)] for node in order.items()] for order in cache.tree.orders],
-        "holdings": [None if holding is None else _holding(holding) for holding in cache.holdings],
-        "pending": [_pending(cache, pending) for pending in cache.pending],
+        "orders": [[names[id(node)] for node in order.items()] for order in inside(cache).tree.orders],
+        "holdings": [None if holding is None else _holding(holding) for holding in inside(cache).holdings],
+        "pending": [_pending(cache, pending) for pending in inside(cache).pending],
         "discards": cache.pending_discards(),
-        "pins": cache.pins.pins,
-        "told": (cache.log.next, cache.log.step, cache.log.epoch),
+        "pins": inside(cache).pins.pins,
+        "told": (inside(cache).log.next, inside(cache).log.step, inside(cache).log.epoch),
         "epoch": cache.epoch,
-        "counts": (cache.counters.traffic, cache.counters.admissions),
+        "counts": (inside(cache).counters.traffic, inside(cache).counters.admissions),
     }
 
 

@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from transom.kv.cache import CacheLayout, Holding, HybridCache, Namespace, Offer, PrefixCaching
+from transom.kv.check import check, inside
 from transom.kv.component_specs import ComponentSpec
 from transom.kv.eviction_policy import CachePolicy
 from transom.kv.pool import owner_of
@@ -98,7 +99,7 @@ class World:
         """What a model does to pages: the span from `computed` is stored, and all it reads is read."""
         start = job.holding.computed
         for component, kind in enumerate(self.kinds):
-            row = self.cache.rows[component].table[job.holding.row]
+            row = self.cache.page_tables[component][job.holding.row]
             if is_state(kind):
                 self.expect_state(job, component, start)
                 after = of_component(job.digests(end - 1, end), component)
@@ -119,8 +120,8 @@ class World:
         """Only pages of the request's own are written to."""
         if start < end:
             entries = slice(start // self.page_size, (end - 1) // self.page_size + 1)
-            pages = self.cache.rows[component].table[job.holding.row, entries]
-            owners = self.cache.pools[component].owners()[pages]
+            pages = self.cache.page_tables[component][job.holding.row, entries]
+            owners = inside(self.cache).pools[component].owners()[pages]
             assert (owners == owner_of(job.holding.row)).all(), ("written to", job.holding, pages, owners)
 
     def keeps_everything(self, component: int) -> bool:
@@ -143,7 +144,7 @@ class World:
 
         But what a copy has still to read, of a fork whose first one has ended.
         """
-        for component, pool in enumerate(self.cache.pools):
+        for component, pool in enumerate(inside(self.cache).pools):
             read = [copy.source for copy in self.cache.pending_copies() if copy.component == component]
             free = pool.free_pages()
             self.contents.forget(component, free[~np.isin(free, read)] if read else free)
@@ -177,7 +178,7 @@ class World:
 
     def expect(self, job: Job, component: int, positions: range) -> None:
         """The job's row holds its own keys at `positions`."""
-        row = self.cache.rows[component].table[job.holding.row]
+        row = self.cache.page_tables[component][job.holding.row]
         found = self.contents.read(component, row, positions.start, positions.stop)
         right = found == of_component(job.digests(positions.start, positions.stop), component)
         if not right.all():
@@ -190,14 +191,14 @@ class World:
 
     def expect_state(self, job: Job, component: int, computed: int) -> None:
         """The job's own state is that after `computed` tokens; before the first it may be anything."""
-        found = self.contents.state(component, self.cache.rows[component].table[job.holding.row, :1])
+        found = self.contents.state(component, self.cache.page_tables[component][job.holding.row, :1])
         if computed:
             right = of_component(job.digests(computed - 1, computed), component)
             assert found == right, ("another state", job.holding, component, computed)
 
     def audit(self) -> None:
         """All invariants, all contents of the tree, and all that running requests will read next."""
-        self.cache.check()
+        check(self.cache)
         self.audit_contents()
 
     def audit_contents(self) -> None:

@@ -5,6 +5,7 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 
 from transom.kv.cache import Holding
+from transom.kv.check import inside
 from transom.kv.pool import FREE as NOBODY
 from transom.kv.radix_tree import Node
 from transom_lab.story.scene import BLANK, FREE, HOLE, NOT_YET, Cell, Look, Strip, one_cell
@@ -16,7 +17,7 @@ Readers = dict[int, list[str]]
 
 def pool(stage: Stage, component: int) -> Strip:
     """Every page of a pool: capital letters are the tree's, small ones private to their request."""
-    pages = stage.cache.pools[component]
+    pages = inside(stage.cache).pools[component]
     owners = pages.owners()
     named, readers = _labels(stage, component), _readers(stage, component)
     cells = []
@@ -38,7 +39,7 @@ def row(stage: Stage, letter: str) -> Strip:
         pending = () if letter in stage.ended else (NOT_YET,) * -(-prompt // PAGE)
         return Strip(letter, pending, "answered" if letter in stage.ended else "waits")
     there = max(holding.computed, holding.full_until)
-    pages = stage.cache.rows[FULL].read(holding.row, 0, -(-there // PAGE)).tolist()
+    pages = inside(stage.cache).tables[FULL].read(holding.row, 0, -(-there // PAGE)).tolist()
     readers = _readers(stage, FULL)
     cells = [_read(stage, letter, page, label(known[i * PAGE]), readers) for i, page in enumerate(pages)]
     missing = -(-prompt // PAGE) - len(cells)
@@ -51,7 +52,7 @@ def row(stage: Stage, letter: str) -> Strip:
 
 
 def _read(stage: Stage, letter: str, page: int, name: str, readers: Readers) -> Cell:
-    if stage.cache.pools[FULL].is_of_tree(page):
+    if inside(stage.cache).pools[FULL].is_of_tree(page):
         return one_cell(readers[page], name)
     return Cell(Look[letter], name.lower())
 
@@ -59,7 +60,7 @@ def _read(stage: Stage, letter: str, page: int, name: str, readers: Readers) -> 
 def tree(stage: Stage, letters: str) -> tuple[Strip, ...]:
     """What is cached of the texts that begin with one of `letters`: a line per branch, with its holes."""
     lines: list[list[Cell]] = []
-    for root in stage.cache.tree.roots.values():
+    for root in inside(stage.cache).tree.roots.values():
         for node in root.children.values():
             if _name(node, 0)[0] in letters:
                 lines += _branches(stage, node)
@@ -102,14 +103,16 @@ def _labels(stage: Stage, component: int) -> dict[int, str]:
     for letter, holding in _running(stage):
         known = stage.known(letter)
         whole = holding.covered(stage.cache.rules[component])
-        for entry, page in enumerate(stage.cache.rows[component].read(holding.row, 0, whole).tolist()):
+        for entry, page in enumerate(
+            inside(stage.cache).tables[component].read(holding.row, 0, whole).tolist()
+        ):
             if page:
                 found[page] = label(known[min(entry * PAGE, len(known) - 1)])
     return found
 
 
 def _in_tree(stage: Stage, component: int) -> Iterator[tuple[int, str]]:
-    ahead: list[Node] = list(stage.cache.tree.roots.values())
+    ahead: list[Node] = list(inside(stage.cache).tree.roots.values())
     while ahead:
         node = ahead.pop()
         ahead += node.children.values()
@@ -121,7 +124,7 @@ def _in_tree(stage: Stage, component: int) -> Iterator[tuple[int, str]]:
 def _readers(stage: Stage, component: int) -> Readers:
     found: Readers = {}
     for letter, holding in _running(stage):
-        for page in stage.cache.rows[component].table[holding.row].tolist():
+        for page in stage.cache.page_tables[component][holding.row].tolist():
             if page:
                 found.setdefault(page, []).append(letter)
     return found

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable
 
+from transom.kv.check import inside
 from transom_lab.story import drawing
 from transom_lab.story.other import OtherPool, labels
 from transom_lab.story.scene import HOLE, Beside, Cell, Fate, Frame, Look, Scene, Story, Strip, one_cell
@@ -30,7 +31,9 @@ class Ours:
         """The full pages under the beginning of B."""
         holding = self.stage.holding("B")
         assert holding is not None
-        return [int(page) for page in self.stage.cache.rows[FULL].read(holding.row, 0, PREFIX_PAGES)]
+        return [
+            int(page) for page in inside(self.stage.cache).tables[FULL].read(holding.row, 0, PREFIX_PAGES)
+        ]
 
     def contents(self) -> list[list[int]]:
         """What is stored in them."""

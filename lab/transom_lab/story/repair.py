@@ -1,8 +1,8 @@
 """Repair: a window that is gone is computed anew from full pages that are not, a bounded number of tokens."""
 
 from transom.kv.component_specs import Full, Window
+from transom.kv.match import repair_start
 from transom.kv.page_rules import page_rule
-from transom.kv.repair import repair_start
 from transom.steps import SpanWork
 from transom_lab.story import drawing
 from transom_lab.story.other import labels

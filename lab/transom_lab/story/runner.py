@@ -73,7 +73,7 @@ class TokenRunner:
     def _slots(self, span: SpanWork, layer: int, start: int, end: int) -> tuple[Ints, Ints]:
         positions = np.arange(start, end)
         size = self._cache.layout.page_size
-        pages = self._cache.rows[self.layers[layer]].table[span.row, positions // size]
+        pages = self._cache.page_tables[self.layers[layer]][span.row, positions // size]
         assert (pages > 0).all(), (span, layer, pages)
         return pages, positions % size
 

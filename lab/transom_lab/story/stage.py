@@ -5,11 +5,13 @@ from collections.abc import Sequence
 import numpy as np
 
 from transom.kv.cache import CacheLayout, Holding, HybridCache
+from transom.kv.check import check, inside
 from transom.kv.component_specs import Full, Window
 from transom.sched.config import SchedulerConfig
-from transom.sched.loop import Command, Iteration, Submit, iterate
+from transom.sched.loop import Iteration, iterate
 from transom.sched.scheduler import Scheduler
 from transom.values import Ended, Request, RequestId
+from transom.wire import Command, Submit
 from transom_lab.story.runner import TokenRunner
 
 PAGE: int = 4
@@ -83,7 +85,7 @@ class Stage:
         for event in taken.events:
             if isinstance(event, Ended):
                 self.ended[self._letter(event.request)] = event
-        self.cache.check()
+        check(self.cache)
         return taken
 
     def serve(self, letter: str, prompt: Sequence[int], outputs: int = 1) -> Ended:
@@ -101,7 +103,7 @@ class Stage:
     def holding(self, letter: str) -> Holding | None:
         """What the request holds while it runs."""
         number = self.requests[letter].id
-        return next((h for h in self.cache.holdings if h is not None and h.request == number), None)
+        return next((h for h in inside(self.cache).holdings if h is not None and h.request == number), None)
 
     def known(self, letter: str) -> list[int]:
         """Tokens of the request so far, prompt and outputs."""

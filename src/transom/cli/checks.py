@@ -14,8 +14,7 @@ from pathlib import Path
 from transom import __version__
 from transom.config import cores_available
 from transom.errors import ConfigError, ModelFileError
-from transom.ops.choose import choose_ops
-from transom.server.listen import listen
+from transom.ops.backend import choose_ops
 from transom.weights.builtin import builtin_model, cache_folder, is_ready, resolve_model
 from transom.weights.catalogue import Installed
 from transom.weights.gguf import read_gguf
@@ -223,9 +222,14 @@ def _is_installed(distribution: str) -> bool:
 
 def _port(host: str, port: int) -> Finding:
     try:
+        # Imported here: it needs packages that `_packages` reports by name when they are missing.
+        from transom.server.launch import listen
+
         listen(host, port).close()
     except ConfigError as error:
         return Finding("port", Verdict.WRONG, str(error), "--port")
+    except ImportError as error:
+        return Finding("port", Verdict.WRONG, f"not checked: {error}", "pip install transom")
     return Finding("port", Verdict.OK, f"{host}:{port} is free")
 
 

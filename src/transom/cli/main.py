@@ -66,7 +66,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _fail(message: str) -> int:
-    streams.say(sys.stderr, f"transom: {' '.join(message.split())}")
+    streams.print_line(sys.stderr, f"transom: {' '.join(message.split())}")
     return 1
 
 

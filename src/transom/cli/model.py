@@ -148,7 +148,7 @@ def obtain_shown(model: "BuiltinModel") -> "Path":
     from transom.weights.builtin import cache_folder, obtain
 
     if model.notice:
-        streams.say(sys.stderr, model.notice)
+        streams.print_line(sys.stderr, model.notice)
     if not sys.stderr.isatty():
         return obtain(model, cache_folder(), lambda done, total: None)
     from rich.console import Console

@@ -67,8 +67,8 @@ def _run(options: argparse.Namespace) -> None:
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
     from transom.cli.batch.run import rate, run
-    from transom.engine.supervisor import Recipe
-    from transom.server.start import default_name
+    from transom.engine.supervisor import EngineLaunch
+    from transom.server.launch import default_name
     from transom.weights.tokenizer import load_text
 
     began, tokens = time.monotonic(), 0
@@ -82,7 +82,7 @@ def _run(options: argparse.Namespace) -> None:
             tokens += output
             bar.update(task, advance=1, description=rate(tokens, began))
 
-        recipe, text = Recipe(engine, log_config), load_text(engine.model)
+        recipe, text = EngineLaunch(engine, log_config), load_text(engine.model)
         try:
             asyncio.run(run(recipe, default_name(engine.model), text, left, answers, told))
         finally:

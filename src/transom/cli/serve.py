@@ -98,10 +98,9 @@ def _run(options: argparse.Namespace) -> None:
     engine = engine_config(options)
     log_config = LogConfig(options.log_level, options.log_format)
     logs.configure(log_config)
-    from transom.server.listen import listen
+    from transom.server.launch import listen, serve_model
 
+    # The port is taken first: a download or a load that ends in "address in use" would waste minutes.
     sock = listen(server.host, server.port)
     find_model(engine.model)
-    from transom.server.start import serve_model
-
     serve_model(server, engine, log_config, sock)

@@ -1,4 +1,4 @@
-"""A whole engine in one process: model, memory, scheduler and runner, built from a configuration."""
+"""An engine: model, KV cache, scheduler and runner, built from a configuration and driven by one thread."""
 
 import os
 import time
@@ -7,14 +7,15 @@ from pathlib import Path
 
 from transom import wire
 from transom.config import EngineConfig, cores_available
+from transom.engine.reload import DiskWeights
 from transom.engine.runner import ModelRunner
 from transom.engine.sizing import Sizing, size_pools
-from transom.engine.weights import DiskWeights
 from transom.kv.cache import HybridCache
+from transom.kv.check import check
 from transom.kv.stats import ComponentStats
 from transom.models.load import load_model
 from transom.models.spec import Model, weights_bytes
-from transom.ops.choose import choose_ops
+from transom.ops.backend import choose_ops
 from transom.ops.protocol import Ops
 from transom.ops.store import KVStore
 from transom.sched import loop as sched
@@ -26,7 +27,7 @@ from transom.weights.gguf import read_gguf
 
 
 class Engine:
-    """Owns model, pools and queue; mutable, for one thread."""
+    """Owns the model, the KV pools and the queue. Mutable, for one thread."""
 
     def __init__(self, config: EngineConfig, model: Model, ops: Ops) -> None:
         self.config = config
@@ -34,51 +35,30 @@ class Engine:
         self.sizing = size_pools(model.spec, config)
         self.cache = HybridCache(self.sizing.layout)
         self.store = KVStore(self.sizing.shapes, self.sizing.layout.pages)
-        tables = [rows.table for rows in self.cache.rows]
+        tables = list(self.cache.page_tables)
         self.runner = ModelRunner(
             ops, model, self.store, tables, [rule.keeps_all for rule in self.cache.rules]
         )
         self.weights = DiskWeights(self.runner)
-        self.scheduler = Scheduler(self.cache, limits_of(config, self.sizing))
+        self.scheduler = Scheduler(self.cache, scheduler_config(config, self.sizing))
 
     @property
     def model(self) -> Model:
-        """With the weights that serve now."""
+        """The model, with its current weights."""
         return self.runner.model
 
-    def iterate(self, commands: Sequence[sched.Command]) -> sched.Iteration:
-        """One step: see `transom.sched.loop`."""
+    def iterate(self, commands: Sequence[wire.Command]) -> sched.Iteration:
+        """Applies the commands and computes one step: see `transom.sched.loop`."""
         iteration = sched.iterate(self.scheduler, commands, self.runner, time.monotonic(), self.weights)
+        # Checking all invariants costs too much for every step. At idle it delays no request.
         if self.config.paranoid or iteration.idle is not None:
-            self.cache.check()
+            check(self.cache)
         return iteration
 
     def stats(self) -> wire.Stats:
-        counts = self.scheduler.stats()
-        return wire.Stats(
-            running=counts.running,
-            waiting=counts.waiting,
-            requests_finished=counts.finished,
-            prompt_tokens=counts.prompt_tokens,
-            cached_tokens=counts.cached_tokens,
-            computed_tokens=counts.computed_tokens,
-            generated_tokens=counts.generated_tokens,
-            retractions=counts.retractions,
-            steps=counts.steps,
-            components=tuple(map(self._use, self.cache.stats().components)),
-            spans=counts.spans,
-            repaired_tokens=counts.repaired_tokens,
-            recomputed_tokens=counts.recomputed_tokens,
-            admissions=counts.admissions,
-            queue_seconds=counts.queue_seconds,
-            aborted=counts.aborted,
-            expired=counts.expired,
-            forks=counts.forks,
-            forks_put_off=counts.forks_put_off,
-            deferred_spans=counts.deferred_spans,
-            failed_steps=counts.failed_steps,
-            idle={reason.value: count for reason, count in counts.idle.items()},
-        )
+        stats = self.scheduler.stats()
+        stats.components = tuple(map(self._use, self.cache.stats().components))
+        return stats
 
     def _use(self, pool: ComponentStats) -> wire.ComponentUse:
         size = self.config.page_size
@@ -87,17 +67,17 @@ class Engine:
 
 
 def load_engine(config: EngineConfig) -> tuple[wire.Ready, Engine]:
-    """Raises ModelFileError and ConfigError."""
-    began = time.monotonic()
+    """Loads a model and builds its engine. Raises ModelFileError and ConfigError."""
+    started = time.monotonic()
     path = resolve_model(config.model)
     threads = config.threads or cores_available()
     ops = choose_ops(threads)
     model = load_model(read_gguf(path))
     engine = Engine(config, model, ops)
-    return _ready(engine, path, threads, time.monotonic() - began), engine
+    return _ready(engine, path, threads, time.monotonic() - started), engine
 
 
-def limits_of(config: EngineConfig, sizing: Sizing) -> SchedulerConfig:
+def scheduler_config(config: EngineConfig, sizing: Sizing) -> SchedulerConfig:
     return SchedulerConfig(
         max_running=config.max_running_requests,
         chunk_tokens=config.chunked_prefill_size,
@@ -126,6 +106,7 @@ def _ready(engine: Engine, path: Path, threads: int, seconds: float) -> wire.Rea
 
 
 def _component(engine: Engine, number: int) -> wire.ComponentInfo:
+    # All layers of a component have the same window; the first one's stands for them.
     layers = engine.model.spec.layers_of(number)
     return wire.ComponentInfo(
         name=engine.model.spec.components[number].name,

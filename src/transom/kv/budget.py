@@ -1,14 +1,66 @@
 """One number of bytes that all pools share. A page's bytes count when touched; `Discard` gives them back."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
 from transom.errors import NoSpace
 from transom.kv.journal import Journal
 from transom.kv.pool import PagePool
-from transom.kv.room import Capacity
 from transom.steps import Discard
+
+PageCounts = tuple[int, ...]
+"""A number of pages per component."""
+
+
+@dataclass(frozen=True, slots=True)
+class Capacity:
+    """Pages to be had of each component, and bytes of all together. Without a budget bytes are free."""
+
+    pages: PageCounts
+    bytes: int
+    page_bytes: tuple[int, ...]
+
+    def __post_init__(self) -> None:
+        assert len(self.pages) == len(self.page_bytes), self
+
+    def covers(self, need: Sequence[int]) -> bool:
+        """Whether all of `need` is to be had at once."""
+        return self._bytes(need) <= self.bytes and all(
+            n <= room or n <= 0 for n, room in zip(need, self.pages, strict=True)
+        )
+
+    def less(self, need: Sequence[int]) -> "Capacity":
+        """What is left after `need`; may be negative."""
+        pages = tuple([room - n for room, n in zip(self.pages, need, strict=True)])
+        return Capacity(pages, self.bytes - self._bytes(need), self.page_bytes)
+
+    def more(self, gain: Sequence[int]) -> "Capacity":
+        """With `gain` come to be had."""
+        return self.less([-pages for pages in gain])
+
+    def lacks(self, need: Sequence[int]) -> int:
+        """Pages by which a span must be shorter so that it may fit; 0 or less when `need` does.
+
+        A page less of span is a page less in every component that grows at all.
+        """
+        pages = max([n - room if n > 0 else 0 for n, room in zip(need, self.pages, strict=True)])
+        size = sum([size for n, size in zip(need, self.page_bytes, strict=True) if n > 0])
+        short = self._bytes(need) - self.bytes
+        return max(pages, -(-short // size) if size and short > 0 else 0)
+
+    def alone(self) -> PageCounts:
+        """Pages of each component that could be had if it took all the bytes."""
+        return tuple(
+            [
+                min(room, max(0, self.bytes) // size) if size else room
+                for room, size in zip(self.pages, self.page_bytes, strict=True)
+            ]
+        )
+
+    def _bytes(self, need: Sequence[int]) -> int:
+        return sum([n * size for n, size in zip(need, self.page_bytes, strict=True)])
 
 
 class Budget:
@@ -31,9 +83,10 @@ class Budget:
 
     # ---------------------------------------------------------------- queries
 
-    def room(self) -> Capacity:
-        """What is to be had, by reclaim too."""
-        pages = tuple([pool.room for pool in self._pools])
+    @property
+    def available(self) -> Capacity:
+        """Capacity that can be allocated now, evictable pages included."""
+        pages = tuple([pool.available for pool in self._pools])
         if self.limit is None:
             return Capacity(pages, 0, self._sizes)
         idle = sum([pool.idle * size for pool, size in zip(self._pools, self._sizes, strict=True)])
@@ -59,14 +112,14 @@ class Budget:
     def require(self, need: Sequence[int]) -> None:
         """Raises NoSpace, of a component or of `bytes`, if `need` is not to be had."""
         for pool, count in zip(self._pools, need, strict=True):
-            if count > pool.room:
-                raise NoSpace(pool.name, count, pool.room)
+            if count > pool.available:
+                raise NoSpace(pool.name, count, pool.available)
         if self.limit is None:
             return
-        room = self.room()
-        if not room.covers(need):
+        available = self.available
+        if not available.covers(need):
             wanted = sum([n * size for n, size in zip(need, self._sizes, strict=True)])
-            raise NoSpace("bytes", wanted, room.bytes)
+            raise NoSpace("bytes", wanted, available.bytes)
 
     def pages_of(self, component: int, size: int) -> int:
         """Pages of a component that make at least `size` bytes."""

@@ -3,14 +3,16 @@
 A request's life:  admit  ->  (extend -> [runner] -> copies_done -> advance -> publish -> slide)*  ->  drop
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from operator import lt
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
 
 from transom.errors import NoSpace
 from transom.kv import layout as sizes
-from transom.kv.begin import holding_of, ways
-from transom.kv.budget import Budget
-from transom.kv.check import check
+from transom.kv.budget import Budget, Capacity, PageCounts
 from transom.kv.events import EventBatch, EventLog
 from transom.kv.eviction import make_room, purge
 from transom.kv.explain import Explanation, explain
@@ -18,15 +20,14 @@ from transom.kv.fork import begin_fork, copy_of, private_entries, share
 from transom.kv.holding import Holding, Namespace, Offer, Pending, StartPoint
 from transom.kv.journal import Journal, Transaction
 from transom.kv.layout import CacheLayout, PrefixCaching
-from transom.kv.match import Hit, Share, found_again
+from transom.kv.match import Hit, Share, found_again, holding_of, offer_of, start_options
 from transom.kv.page_table import PageTable
 from transom.kv.pins import Pins
 from transom.kv.pool import PagePool, as_pages, owner_of, present
 from transom.kv.publish import Publisher
 from transom.kv.radix_tree import TOKEN_BYTES, PrefixTree, as_key
-from transom.kv.room import Capacity
 from transom.kv.snapshots import SnapshotKeeper
-from transom.kv.stats import CacheStats, Counters, cache_stats
+from transom.kv.stats import CacheStats, Counters, component_stats
 from transom.steps import Discard, PageCopy
 from transom.values import RequestId, Tokens
 
@@ -34,72 +35,120 @@ __all__ = ["CacheLayout", "Holding", "HybridCache", "Namespace", "Offer", "Prefi
 
 
 class HybridCache:
-    """Owns pools, rows and tree. Queries change nothing; each transition is all or nothing, mutably.
+    """Owns the page pools, the page tables and the radix tree. Mutable.
 
-    `rows[c].table` is what kernels read: int32 [rows, pages per row] of component c.
+    Queries change nothing. Each transition happens as a whole or, if it raises, not at all.
     """
 
     def __init__(self, layout: CacheLayout) -> None:
         """Raises ConfigError, naming the minimum, if one request with the smallest chunk cannot run."""
         sizes.require_workable(layout)
         journal = Journal()
-        self.layout = layout
-        self.rules = layout.rules()
-        self.pools = tuple(
+        self.layout: Final = layout
+        self.rules: Final = layout.rules()
+        self._pools = tuple(
             PagePool(component.name, pages, journal)
             for component, pages in zip(layout.components, layout.pages, strict=True)
         )
-        self.rows = tuple(
+        self._tables = tuple(
             PageTable(layout.rows, rule.entries(layout.context), journal) for rule in self.rules
         )
-        self.budget = Budget(layout.budget, layout.page_bytes, self.pools, journal)
+        self._budget = Budget(layout.budget, layout.page_bytes, self._pools, journal)
         names = tuple(component.name for component in layout.components)
-        self.log = EventLog(names, layout.page_size * TOKEN_BYTES, journal)
-        costs = layout.page_bytes or (1,) * len(self.pools)
-        self.tree = PrefixTree(self.pools, self.rules, layout.policy.policy, costs, self.log, journal)
-        self.pins = Pins(self.tree, self.log, layout.pin_tokens, journal)
-        self.counters = Counters(len(self.pools), journal)
-        self.holdings: list[Holding | None] = [None] * layout.rows
-        """By row."""
-        self.pending: tuple[Pending, ...] = ()
-        self.epoch = 0
+        self._log = EventLog(names, layout.page_size * TOKEN_BYTES, journal)
+        costs = layout.page_bytes or (1,) * len(self._pools)
+        self._tree = PrefixTree(self._pools, self.rules, layout.policy.policy, costs, self._log, journal)
+        self._pins = Pins(self._tree, self._log, layout.pin_tokens, journal)
+        self._counters = Counters(len(self._pools), journal)
+        self._holdings: list[Holding | None] = [None] * layout.rows
+        """By row; None where the row is free."""
+        self._pending: tuple[Pending, ...] = ()
+        self._epoch = 0
         self._journal = journal
         self._cold = Offer(StartPoint(0, 0, 0), tuple([g.own(0) for g in self.rules]), (0,) * len(self.rules))
         self._has_states = not all(rule.by_reference for rule in self.rules)
-        self._snapshots = SnapshotKeeper(self.tree, self.rows, self.rules)
-        self._publisher = Publisher(self.tree, self.rows, self.rules, self.counters)
+        self._snapshots = SnapshotKeeper(self._tree, self._tables, self.rules)
+        self._publisher = Publisher(self._tree, self._tables, self.rules, self._counters)
 
     # ---------------------------------------------------------------- queries
+
+    @property
+    def page_size(self) -> int:
+        """Tokens per page, the same in every component."""
+        return self.layout.page_size
+
+    @property
+    def page_tables(self) -> tuple[NDArray[np.int32], ...]:
+        """Per component, the array that kernels read: [rows, pages per row], 0 = none. Changed in place."""
+        return tuple([table.table for table in self._tables])
+
+    @property
+    def epoch(self) -> int:
+        """The number of flushes so far. A request never hits pages of an earlier epoch."""
+        return self._epoch
+
+    @property
+    def version(self) -> int:
+        """Grows whenever a page enters or leaves the tree, so that unchanged means that offers are too."""
+        return self._log.next
+
+    @property
+    def available(self) -> Capacity:
+        """Capacity that can be allocated now: free pages, and unreferenced pages of the tree. Exact."""
+        return self._budget.available
 
     def namespace(self, request: RequestId, salt: str) -> Namespace:
         """The namespace of the current epoch."""
         alone = self.layout.prefix_caching is PrefixCaching.OFF
-        return Namespace(self.epoch, salt, request if alone else None)
+        return Namespace(self._epoch, salt, request if alone else None)
 
     def offer(self, namespace: Namespace, tokens: Tokens) -> Offer:
         """The way to begin that computes the fewest tokens, at least one; `cold()` if there is no other."""
-        return next(ways(self, namespace, tokens))
+        return next(self._offers(namespace, tokens, None))
 
     def offers(self, namespace: Namespace, tokens: Tokens, latest: int | None = None) -> tuple[Offer, ...]:
         """All ways to begin, at the `latest` there; fewest tokens to compute first; `cold()` is the last."""
-        return tuple(ways(self, namespace, tokens, latest))
+        return tuple(self._offers(namespace, tokens, latest))
 
     def cold(self) -> Offer:
         """To begin at 0, which is always offered."""
         return self._cold
 
-    def space(self) -> Capacity:
-        """What is to be had: free, or of the tree and unreferenced. Exact: `space().covers(growth)`."""
-        return self.budget.room()
-
-    def room(self) -> tuple[int, ...]:
-        """Pages to be had of each component if no other took any."""
-        return self.budget.room().alone()
-
-    def growth(self, held: Holding | StartPoint, end: int) -> tuple[int, ...]:
-        """Pages that extend(..., end) would take, of a holding or after an admission."""
+    def growth(self, held: Holding | StartPoint, end: int) -> PageCounts:
+        """Pages that `extend(..., end)` would allocate for a holding, or right after admission at a start."""
         assert end >= 0, end
         return tuple([max(0, rule.entries(end) - held.covered(rule)) for rule in self.rules])
+
+    def freed_by(self, holdings: Sequence[Holding]) -> PageCounts:
+        """Pages that become available when all of `holdings` end: private, or read by no other row."""
+        if not holdings:
+            return (0,) * len(self._pools)
+        rows = [holding.row for holding in holdings]
+        freed = []
+        for pool, table in zip(self._pools, self._tables, strict=True):
+            entries = table.table[rows]
+            pages, readers = np.unique(entries[entries != 0], return_counts=True)
+            freed.append(int(np.count_nonzero(pool.references(pages) <= readers)))
+        return tuple(freed)
+
+    def held_alone(
+        self, rows: NDArray[np.int64], allocated: NDArray[np.int64], full_until: NDArray[np.int64]
+    ) -> NDArray[np.int64]:
+        """Pages that only one row holds, [components, requests]: `freed_by` of each request on its own.
+
+        Each argument has one entry per request: its row, and `allocated` and `full_until` of its holding.
+        """
+        if not len(rows):
+            return np.zeros((len(self._tables), 0), np.int64)
+        longest = int(np.maximum(allocated, full_until).max())
+        # Entries before `least` have slid in every row: `computed` lies at most a page before `allocated`.
+        least = max(0, int(allocated.min()) - self.page_size)
+        return np.stack(
+            [
+                pool.alone(table.table[rows, rule.first_entry(least) : rule.entries(longest)])
+                for pool, table, rule in zip(self._pools, self._tables, self.rules, strict=True)
+            ]
+        )
 
     def stop(self, start: int, end: int) -> int:
         """Where a span from `start` must stop, at most `end`, so that snapshots can be kept."""
@@ -111,29 +160,36 @@ class HybridCache:
         return sizes.longest_alone(self.layout, chunk)
 
     def stats(self) -> CacheStats:
-        """A snapshot."""
-        return cache_stats(self)
+        """A snapshot of sizes and counters."""
+        counts = self._counters.admissions
+        return CacheStats(
+            components=tuple(map(component_stats, self._pools, self._counters.traffic)),
+            page_size=self.page_size,
+            rows_used=sum(holding is not None for holding in self._holdings),
+            epoch=self._epoch,
+            admitted=counts.admitted,
+            hits=counts.hits,
+            hit_tokens=counts.hit_tokens,
+            pages_copied=counts.pages_copied,
+            repairs=counts.repairs,
+        )
 
     def explain(self, namespace: Namespace, tokens: Tokens) -> Explanation:
         """Why a request with `tokens` would begin where it would."""
         key = as_key(tokens, max(0, len(tokens) - 1))
-        return explain(self.tree, self.rules, self.layout.layers, self.log, namespace, key)
+        return explain(self._tree, self.rules, self.layout.layers, self._log, namespace, key)
 
     def events(self, since: int) -> EventBatch:
         """What was stored and removed, from event number `since` on."""
-        return self.log.since(since)
-
-    def check(self) -> None:
-        """All invariants; AssertionError with the values."""
-        check(self)
+        return self._log.since(since)
 
     def pending_copies(self) -> tuple[PageCopy, ...]:
         """To run, in order, before any kernel of the next step."""
-        return tuple([pending.copy for pending in self.pending])
+        return tuple([pending.copy for pending in self._pending])
 
     def pending_discards(self) -> tuple[Discard, ...]:
         """To give back to the system, after the copies and before any kernel of the next step."""
-        return self.budget.discards()
+        return self._budget.discards()
 
     # ---------------------------------------------------------------- transitions
 
@@ -149,16 +205,16 @@ class HybridCache:
         NoSpace names `rows` when none is free, and `prefix` when the tree no longer has what was offered.
         """
         begin = offer.begin
-        assert namespace.epoch == self.epoch, (namespace, self.epoch)
+        assert namespace.epoch == self._epoch, (namespace, self._epoch)
         assert begin.start < len(tokens) <= self.layout.context, (offer, len(tokens))
         assert begin.full_until < len(tokens), (offer, len(tokens))
-        hit = found_again(self.tree, self.rules, namespace, tokens, begin)
+        hit = found_again(self._tree, self.rules, namespace, tokens, begin)
         if hit is None:
             raise NoSpace("prefix", begin.full_until, 0)
-        if None not in self.holdings:
+        if None not in self._holdings:
             raise NoSpace("rows", 1, 0)
         with self._journal.transaction():
-            shares, row = hit.shares(self.rules), self.holdings.index(None)
+            shares, row = hit.shares(self.rules), self._holdings.index(None)
             holding = holding_of(hit, shares, self.rules, request, namespace, row)
             holding.prompt, holding.priority = len(tokens), priority
             self._begin(holding, hit, shares)
@@ -175,14 +231,14 @@ class HybridCache:
             self._make_room(growth, holding.request)
             for component, (rule, count) in enumerate(zip(self.rules, growth, strict=True)):
                 self._take(holding.row, component, holding.covered(rule), count)
-            self.budget.settle()
+            self._budget.settle()
             self._journal.assign(holding, "allocated", end)
 
     def advance(self, holding: Holding, end: int) -> None:
         """The runner has computed up to `end`."""
         self._require_live(holding)
         assert holding.computed < end <= holding.allocated, (holding, end)
-        for pending in self.pending:
+        for pending in self._pending:
             assert not pending.concerns(holding), "its copies have not run"
         self._journal.assign_alone(holding, "computed", end)
 
@@ -211,16 +267,16 @@ class HybridCache:
         if holding.reads_inexact(keep):
             return
         with self._journal.transaction():
-            self.tree.clock.tick()  # what is stored now is used now
+            self._tree.clock.tick()  # what is stored now is used now
             self._give_up_inexact(holding)
             key = as_key(tokens, whole * self.layout.page_size)
             kept = self._make_room_for_snapshots(holding, key) if self._has_states else ()
             path = self._publisher.publish(holding, key, whole)
             for component in kept:
                 self._add_pending(self._snapshots.keep(holding, path, component, key))
-            self.budget.settle()
-            self.tree.use(path, keep, hit=False, priority=holding.priority)
-            self.tree.trim(path.end)
+            self._budget.settle()
+            self._tree.use(path, keep, hit=False, priority=holding.priority)
+            self._tree.trim(path.end)
             self._journal.assign(holding, "published", whole)
 
     def slide(self, holding: Holding) -> None:
@@ -239,14 +295,14 @@ class HybridCache:
         """The row ends: private pages to the pool, references released. Not published: publish first."""
         self._require_live(holding)
         with self._journal.transaction():
-            if self.pending:
-                self._end_copies([p for p in self.pending if p.holding is holding and p.snapshot_of is None])
-                self._journal.assign(self, "pending", self._snapshots.left_by(holding, self.pending))
+            if self._pending:
+                self._end_copies([p for p in self._pending if p.holding is holding and p.snapshot_of is None])
+                self._journal.assign(self, "_pending", self._snapshots.left_by(holding, self._pending))
             for component, rule in enumerate(self.rules):
                 self._let_go(holding, component, holding.kept[component], holding.covered(rule))
             self._seat(holding.row, None)
             self._purge_if_hidden(holding.namespace)
-            self.tree.unpark()
+            self._tree.unpark()
 
     def fork(self, holding: Holding, request: RequestId, tokens: Tokens) -> Holding:
         """A second holding where `holding` stands: whole pages shared, the rest copied. Raises NoSpace.
@@ -255,21 +311,23 @@ class HybridCache:
         snapshot of `holding` may still be in the making: that reads its state, as the child's copy does.
         """
         self._require_live(holding)
-        assert not any(p.holding is holding and p.snapshot_of is None for p in self.pending), self.pending
-        if None not in self.holdings:
+        assert not any(p.holding is holding and p.snapshot_of is None for p in self._pending), self._pending
+        if None not in self._holdings:
             raise NoSpace("rows", 1, 0)
         with self._journal.transaction():
             self.publish(holding, tokens)
-            child = begin_fork(self, holding, request, len(tokens))
+            child = begin_fork(holding, request, self._holdings.index(None), len(tokens))
             self._seat(child.row, child)
-            share(self, holding, child)
-            own = private_entries(self, holding)
+            share(self._tables, self._pools, self.rules, holding, child)
+            own = private_entries(self._tables, self.rules, holding)
             self._make_room([len(entries) for entries in own], request)
             for component, entries in enumerate(own):
                 for entry in entries:
                     self._take(child.row, component, entry, 1)
-                    self._add_pending(copy_of(self, holding, child, component, entry))
-            self.budget.settle()
+                    table, rule = self._tables[component], self.rules[component]
+                    copy = copy_of(table, rule, component, holding, child, entry)
+                    self._add_pending(Pending(child, copy, pin=0, reads=holding))
+            self._budget.settle()
         return child
 
     def pin(self, namespace: Namespace, tokens: Tokens, steps: int) -> int:
@@ -278,26 +336,26 @@ class HybridCache:
         Order only: no page is held. Raises NoSpace (`pins`) beyond `layout.pin_tokens`.
         """
         with self._journal.transaction():
-            return self.pins.add(namespace, as_key(tokens, len(tokens)), steps)
+            return self._pins.add(namespace, as_key(tokens, len(tokens)), steps)
 
     def copies_done(self) -> None:
         """A step has been computed: its copies and discards have run, and what copies read is released."""
         with self._journal.transaction():
-            self._journal.assign(self.log, "step", self.log.step + 1)
-            self.pins.expire()
-            self.budget.discards_done()
-            done = self.pending
+            self._journal.assign(self._log, "step", self._log.step + 1)
+            self._pins.expire()
+            self._budget.discards_done()
+            done = self._pending
             self._end_copies(list(done))
-            assert not self.pending, self.pending
+            assert not self._pending, self._pending
             for namespace in {pending.holding.namespace for pending in done}:
                 self._purge_if_hidden(namespace)
 
     def copies_failed(self) -> frozenset[RequestId]:
         """A step failed, so snapshots in the making are gone. Returns those whose copies may not have run."""
-        readers = [pending for pending in self.pending if pending.snapshot_of is None]
+        readers = [pending for pending in self._pending if pending.snapshot_of is None]
         with self._journal.transaction():
             self._end_copies(readers)
-            self._snapshots.withdraw(self.pending)
+            self._snapshots.withdraw(self._pending)
             self.copies_done()
         return frozenset([pending.holding.request for pending in readers])
 
@@ -307,31 +365,38 @@ class HybridCache:
         They publish under the root they began with, whose pages are given back as their references end.
         """
         with self._journal.transaction():
-            self._journal.assign(self, "epoch", self.epoch + 1)
-            self.log.clear(self.epoch)
-            for root in list(self.tree.roots.values()):
-                purge(self.tree, root)
-            self.forget_lost_snapshots()
+            self._journal.assign(self, "_epoch", self._epoch + 1)
+            self._log.clear(self._epoch)
+            for root in list(self._tree.roots.values()):
+                purge(self._tree, root)
+            self._forget_lost_snapshots()
 
     # ---------------------------------------------------------------- admission
 
+    def _offers(self, namespace: Namespace, tokens: Tokens, latest: int | None) -> Iterator[Offer]:
+        """Lazily, fewest tokens to compute first. Valid until the tree changes."""
+        layers = self.layout.layers
+        for hit in start_options(self._tree, self.rules, layers, namespace, tokens, latest=latest):
+            yield offer_of(hit, self.rules, self._pools)
+        yield self._cold
+
     def _begin(self, holding: Holding, hit: Hit, shares: list[Share]) -> None:
         """References first, then pages: what is referenced cannot be reclaimed for what is taken."""
-        self.tree.clock.tick()
+        self._tree.clock.tick()
         self._seat(holding.row, holding)
-        for pool, rows, found in zip(self.pools, self.rows, shares, strict=True):
+        for pool, rows, found in zip(self._pools, self._tables, shares, strict=True):
             if len(found.pages):
                 pool.reference(present(found.pages))
                 rows.write(holding.row, found.kept, found.pages)
-        self.tree.use(hit.path, holding.keeps(self.rules), hit=True, priority=holding.priority)
+        self._tree.use(hit.path, holding.keeps(self.rules), hit=True, priority=holding.priority)
         takes = [found.takes for found in shares]
         if any(takes):
             self._take_own(holding, shares, takes)
-        self.counters.admit(hit.begin, len([found for found in shares if found.source]))
+        self._counters.admit(hit.begin, len([found for found in shares if found.source]))
 
     def _take_own(self, holding: Holding, shares: list[Share], takes: list[int]) -> None:
         """Pages of its own: for the page that `start` lies in, and for a state; copied from their sources."""
-        for pool, found in zip(self.pools, shares, strict=True):
+        for pool, found in zip(self._pools, shares, strict=True):
             if found.source:
                 pool.reference(as_pages([found.source]))
         self._make_room(takes, holding.request)
@@ -341,33 +406,33 @@ class HybridCache:
             entry = rule.shared(holding.published)
             self._take(holding.row, component, entry, 1)
             if found.source:
-                target = int(self.rows[component].table[holding.row, entry])
+                target = int(self._tables[component].table[holding.row, entry])
                 copy = PageCopy(component, found.source, target, rule.copied(holding.start))
                 self._add_pending(Pending(holding, copy, pin=found.source))
-        self.budget.settle()
+        self._budget.settle()
 
     # ---------------------------------------------------------------- pages of a row
 
     def _make_room(self, need: Sequence[int], request: RequestId) -> None:
         """`need` pages of each component can be taken then. Raises NoSpace."""
-        assert len(need) == len(self.pools), need
-        self.log.request = request
-        make_room(self.tree, self.budget, self.counters, need)
-        self.forget_lost_snapshots()
+        assert len(need) == len(self._pools), need
+        self._log.request = request
+        make_room(self._tree, self._budget, self._counters, need)
+        self._forget_lost_snapshots()
 
     def _take(self, row: int, component: int, first: int, count: int) -> None:
         """`count` free pages for entries from `first` on."""
         assert first >= 0 and count >= 0, (row, component, first, count)
         if not count:
             return
-        self.rows[component].write(row, first, self.pools[component].take(count, owner_of(row)))
+        self._tables[component].write(row, first, self._pools[component].take(count, owner_of(row)))
 
     def _let_go(self, holding: Holding, component: int, start: int, end: int) -> None:
         """Entries [start, end) end: what is the tree's is unreferenced, what is private goes back."""
         middle = min(holding.shared(self.rules[component]), end)
         if start < middle:
-            named = self.rows[component].clear(holding.row, start, middle)
-            self.pools[component].unreference(named)
+            named = self._tables[component].clear(holding.row, start, middle)
+            self._pools[component].unreference(named)
             start = middle
         self._return_private(holding, component, start, end)
 
@@ -375,8 +440,8 @@ class HybridCache:
         if start >= end:
             return
         assert start >= holding.shared(self.rules[component]), (holding, start, end)
-        named = self.rows[component].clear(holding.row, start, end)
-        self.pools[component].give(named, owner_of(holding.row))
+        named = self._tables[component].clear(holding.row, start, end)
+        self._pools[component].give(named, owner_of(holding.row))
 
     def _give_up_inexact(self, holding: Holding) -> None:
         """Two kinds of page must not get into the tree. They have slid by now, or may.
@@ -396,10 +461,10 @@ class HybridCache:
         """Components that keep a snapshot now: there is none, it may be hit, and a page is to be had."""
         if self._is_hidden(holding.namespace) or not (wanted := self._snapshots.wanted(holding, key)):
             return []
-        need = [0] * len(self.pools)
+        need = [0] * len(self._pools)
         for component in wanted:
             need[component] = 1
-            if not self.space().covers(need):
+            if not self.available.covers(need):
                 need[component] = 0
         self._make_room(need, holding.request)
         return [component for component, count in enumerate(need) if count]
@@ -408,41 +473,41 @@ class HybridCache:
 
     def _add_pending(self, pending: Pending) -> None:
         assert pending.copy.source != pending.copy.target, pending
-        self._journal.assign(self, "pending", (*self.pending, pending))
+        self._journal.assign(self, "_pending", (*self._pending, pending))
 
     def _is_hidden(self, namespace: Namespace) -> bool:
         """Whether no request to come can hit what lies there."""
-        return namespace.private is not None or namespace.epoch != self.epoch
+        return namespace.private is not None or namespace.epoch != self._epoch
 
     def _seat(self, row: int, holding: Holding | None) -> None:
-        before = self.holdings[row]
+        before = self._holdings[row]
         assert (before is None) != (holding is None), (row, holding, before)
-        self._journal.log(self.holdings.__setitem__, row, before)
-        self.holdings[row] = holding
+        self._journal.log(self._holdings.__setitem__, row, before)
+        self._holdings[row] = holding
 
     def _end_copies(self, ended: list[Pending]) -> None:
         """One source at a time: two admissions may copy from the same page."""
         if not ended:
             return
         for pending in ended:
-            assert pending in self.pending, (pending, self.pending)
+            assert pending in self._pending, (pending, self._pending)
             if pending.pin:
-                self.pools[pending.copy.component].unreference(as_pages([pending.pin]))
-        self._journal.assign(self, "pending", tuple(p for p in self.pending if p not in ended))
+                self._pools[pending.copy.component].unreference(as_pages([pending.pin]))
+        self._journal.assign(self, "_pending", tuple(p for p in self._pending if p not in ended))
 
     def _purge_if_hidden(self, namespace: Namespace) -> None:
         """Nothing will hit a retired or private root again: what nobody reads there goes at once."""
         if not self._is_hidden(namespace):
             return
-        root = self.tree.roots.get(namespace)
+        root = self._tree.roots.get(namespace)
         if root is not None:
-            purge(self.tree, root)
-            self.forget_lost_snapshots()
+            purge(self._tree, root)
+            self._forget_lost_snapshots()
 
-    def forget_lost_snapshots(self) -> None:
+    def _forget_lost_snapshots(self) -> None:
         """After pages were reclaimed: nothing is copied into those."""
-        if any(pending.snapshot_of is not None for pending in self.pending):
-            self._journal.assign(self, "pending", self._snapshots.written(self.pending))
+        if any(pending.snapshot_of is not None for pending in self._pending):
+            self._journal.assign(self, "_pending", self._snapshots.written(self._pending))
 
     def _require_live(self, holding: Holding) -> None:
-        assert self.holdings[holding.row] is holding, (holding, self.holdings[holding.row])
+        assert self._holdings[holding.row] is holding, (holding, self._holdings[holding.row])

@@ -1,31 +1,31 @@
-"""A second request at the place of a first: whole pages are shared, only what is written to is copied."""
+"""A second request at the position of a first: whole pages are shared, only partly filled ones are copied."""
 
-from typing import TYPE_CHECKING
-
-from transom.kv.holding import Holding, Pending
+from transom.kv.holding import Holding
+from transom.kv.page_rules import PageRule
+from transom.kv.page_table import PageTable
+from transom.kv.pool import PagePool, present
 from transom.steps import PageCopy
 from transom.values import RequestId
 
-if TYPE_CHECKING:
-    from transom.kv.cache import HybridCache
 
-
-def private_entries(cache: "HybridCache", holding: Holding) -> list[list[int]]:
+def private_entries(
+    tables: tuple[PageTable, ...], rules: tuple[PageRule, ...], holding: Holding
+) -> list[list[int]]:
     """Per component: entries of the row that are the request's own and hold something it has computed."""
-    found = []
-    for component, rule in enumerate(cache.rules):
-        first = max(holding.shared(rule), holding.kept[component])
+    private = []
+    for table, rule, kept in zip(tables, rules, holding.kept, strict=True):
         last = rule.entries(holding.computed)
-        entries = cache.rows[component].read(holding.row, min(first, last), last).tolist()
-        found.append([min(first, last) + place for place, page in enumerate(entries) if page])
-    return found
+        first = min(max(holding.shared(rule), kept), last)
+        pages = table.read(holding.row, first, last).tolist()
+        private.append([first + index for index, page in enumerate(pages) if page])
+    return private
 
 
-def begin_fork(cache: "HybridCache", holding: Holding, request: RequestId, tokens: int) -> Holding:
-    """The child's holding: not seated yet, nothing referenced."""
+def begin_fork(holding: Holding, request: RequestId, row: int, tokens: int) -> Holding:
+    """The child's holding in `row`: not seated yet, nothing referenced."""
     return Holding(
         request=request,
-        row=cache.holdings.index(None),
+        row=row,
         namespace=holding.namespace,
         start=holding.start,
         computed=holding.computed,
@@ -40,22 +40,29 @@ def begin_fork(cache: "HybridCache", holding: Holding, request: RequestId, token
     )
 
 
-def share(cache: "HybridCache", holding: Holding, child: Holding) -> None:
-    """The child's row names the pages of the tree that the first one's does."""
+def share(
+    tables: tuple[PageTable, ...],
+    pools: tuple[PagePool, ...],
+    rules: tuple[PageRule, ...],
+    holding: Holding,
+    child: Holding,
+) -> None:
+    """The child's row names, and references, the pages of the tree that the parent's row names."""
     assert child.row != holding.row and child.namespace == holding.namespace, (holding, child)
-    for component, rule in enumerate(cache.rules):
-        kept, end = holding.kept[component], holding.shared(rule)
+    for table, pool, rule, kept in zip(tables, pools, rules, holding.kept, strict=True):
+        end = holding.shared(rule)
         if kept < end:
-            entries = cache.rows[component].read(holding.row, kept, end)
-            cache.pools[component].reference(entries[entries != 0])
-            cache.rows[component].write(child.row, kept, entries)
+            pages = table.read(holding.row, kept, end)
+            pool.reference(present(pages))
+            table.write(child.row, kept, pages)
 
 
-def copy_of(cache: "HybridCache", holding: Holding, child: Holding, component: int, entry: int) -> Pending:
-    """The child has a page at `entry`; the first one's is to be copied into it."""
-    source = int(cache.rows[component].table[holding.row, entry])
-    target = int(cache.rows[component].table[child.row, entry])
+def copy_of(
+    table: PageTable, rule: PageRule, component: int, holding: Holding, child: Holding, entry: int
+) -> PageCopy:
+    """Copies what the parent has computed of its page at `entry` into the child's."""
+    source, target = int(table.table[holding.row, entry]), int(table.table[child.row, entry])
     assert source and target, (holding, component, entry)
-    size = cache.layout.page_size
-    slots = min(size, holding.computed - entry * size) if cache.rules[component].by_reference else 1
-    return Pending(child, PageCopy(component, source, target, slots), pin=0, reads=holding)
+    size = rule.page_size
+    slots = min(size, holding.computed - entry * size) if rule.by_reference else 1
+    return PageCopy(component, source, target, slots)

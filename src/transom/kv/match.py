@@ -4,12 +4,11 @@ from bisect import bisect_left
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
-from transom.kv.holding import Namespace, StartPoint
-from transom.kv.page_rules import PageRule
-from transom.kv.pool import Pages
+from transom.kv.holding import Holding, Namespace, Offer, StartPoint
+from transom.kv.page_rules import PageRule, first_needed
+from transom.kv.pool import PagePool, Pages, as_pages
 from transom.kv.radix_tree import NO_PAGES, TOKEN_BYTES, Node, Path, PrefixTree, as_key, shared_tokens
-from transom.kv.repair import repair_start
-from transom.values import Tokens
+from transom.values import RequestId, Tokens
 
 
 class Share(NamedTuple):
@@ -71,6 +70,31 @@ class Hit(NamedTuple):
         return node.page(component, index)
 
 
+def start_options(
+    tree: PrefixTree,
+    rules: tuple[PageRule, ...],
+    layers: tuple[int, ...],
+    namespace: Namespace,
+    tokens: Tokens,
+    *,
+    latest: int | None = None,
+) -> Iterator[Hit]:
+    """Hits and repairs to start from, fewest tokens to compute first. Use them before the tree changes.
+
+    Each leaves at least one token to compute. With `latest`, each also computes the token at `latest`.
+    """
+    last = max(0, len(tokens) - 1)
+    key = as_key(tokens, last if latest is None else min(last, latest))
+    hit = best_hit(tree, rules, namespace, key)
+    repair = repaired(hit, rules, layers)
+    if repair:
+        yield repair
+    if latest is not None and latest < last:
+        hit = with_full_pages(tree, rules, namespace, as_key(tokens, last), hit)
+    if hit.begin.full_until:
+        yield hit
+
+
 def best_hit(tree: PrefixTree, rules: tuple[PageRule, ...], namespace: Namespace, key: bytes) -> Hit:
     """The longest hit for all of `key`, which may end within a page."""
     path = tree.walk(namespace, key)
@@ -103,6 +127,28 @@ def repaired(hit: Hit, rules: tuple[PageRule, ...], layers: tuple[int, ...]) -> 
     return Hit(hit.path, StartPoint(start, until, exact_from, clip=start))
 
 
+def repair_start(rules: tuple[PageRule, ...], layers: tuple[int, ...], until: int) -> int:
+    """Where to begin so that everything is exact from `until` on, and each window from its `keep(until)`.
+
+    `layers` names the component of every layer of the model, in order. Components that keep everything are
+    resident up to `until`, which is a page boundary; of the others nothing is.
+
+        start           keep(until)     until
+        |~~~~~~~~~~~~~~~|===============|======
+         inexact          windows exact   all exact
+
+    The output of a window layer is exact at t if its keys from needed(t) on are: so each layer, from the last
+    to the first, moves the start back by a window. A full layer reads keys that are there, and adds nothing.
+    """
+    assert until % rules[0].page_size == 0, (until, rules[0].page_size)
+    start = until
+    for component in reversed(layers):
+        rule = rules[component]
+        if not rule.keeps_all:
+            start = min(rule.keep(until) * rule.page_size, first_needed(rule.component, start))
+    return start
+
+
 def with_full_pages(
     tree: PrefixTree, rules: tuple[PageRule, ...], namespace: Namespace, key: bytes, hit: Hit
 ) -> Hit:
@@ -133,6 +179,44 @@ def found_again(
         if hit is not None and hit.begin == begin:
             return hit
     return None
+
+
+def offer_of(hit: Hit, rules: tuple[PageRule, ...], pools: tuple[PagePool, ...]) -> Offer:
+    """What admission at `hit` would take and reference, by component."""
+    takes, pins = [], []
+    for pool, share in zip(pools, hit.shares(rules), strict=True):
+        assert share.takes >= 0 and share.source >= 0, (hit, share)
+        takes.append(share.takes)
+        source = pool.unreferenced(as_pages([share.source])) if share.source else 0
+        pins.append(pool.unreferenced(share.pages) + source)
+    return Offer(hit.begin, tuple(takes), tuple(pins))
+
+
+def holding_of(
+    hit: Hit,
+    shares: list[Share],
+    rules: tuple[PageRule, ...],
+    request: RequestId,
+    namespace: Namespace,
+    row: int,
+) -> Holding:
+    """The holding of a request that begins at `hit`: not seated yet, nothing referenced."""
+    begin = hit.begin
+    assert len(shares) == len(rules), (shares, rules)
+    kept, _, _, _, exact = zip(*shares, strict=True)
+    return Holding(
+        request=request,
+        row=row,
+        namespace=namespace,
+        start=begin.start,
+        computed=begin.start,
+        allocated=begin.start,
+        published=rules[0].floor(begin.start),
+        kept=kept,
+        exact=exact,
+        full_until=begin.full_until,
+        clip=begin.clip,
+    )
 
 
 def candidates(path: Path, page: int, tail: bytes) -> Iterable[tuple[Node, int, int]]:

@@ -100,8 +100,8 @@ class PagePool:
         self._journal = journal
 
     @property
-    def room(self) -> int:
-        """Pages to be had: free, or reclaimable at once."""
+    def available(self) -> int:
+        """Pages that can be allocated now: free, or of the tree and unreferenced."""
         return self.free + self.idle
 
     # ---------------------------------------------------------------- queries

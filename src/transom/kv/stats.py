@@ -1,13 +1,11 @@
 """Immutable snapshots of a cache, and the counters behind them."""
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from transom.kv.holding import StartPoint
 from transom.kv.journal import Journal
-
-if TYPE_CHECKING:
-    from transom.kv.cache import HybridCache
+from transom.kv.pool import PagePool
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,24 +89,7 @@ class Counters:
         self._journal.assign(self, "admissions", new)
 
 
-def cache_stats(cache: "HybridCache") -> CacheStats:
-    """A snapshot."""
-    counts = cache.counters.admissions
-    return CacheStats(
-        components=tuple(_component_stats(cache, component) for component in range(len(cache.pools))),
-        page_size=cache.layout.page_size,
-        rows_used=sum(holding is not None for holding in cache.holdings),
-        epoch=cache.epoch,
-        admitted=counts.admitted,
-        hits=counts.hits,
-        hit_tokens=counts.hit_tokens,
-        pages_copied=counts.pages_copied,
-        repairs=counts.repairs,
-    )
-
-
-def _component_stats(cache: "HybridCache", component: int) -> ComponentStats:
-    pool, traffic = cache.pools[component], cache.counters.traffic[component]
+def component_stats(pool: PagePool, traffic: Traffic) -> ComponentStats:
     assert pool.free + pool.tree <= pool.capacity and pool.idle <= pool.tree, (
         pool.name,
         pool.free,

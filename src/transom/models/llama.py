@@ -21,7 +21,7 @@ ARCHITECTURE = "llama"
 OUTLIERS = Precision.INT16
 """Where a few activations are far larger than the others of their group. With 8 bits for all, perplexity of
 SmolLM2 135M grows by 0.27% over float32, with 16 in all matrices but `gate_up` by less than 0.03%; a third
-of the divergence is left: docs/proof.md."""
+of the divergence is left: lab/LOG.md."""
 
 
 def load(file: GgufFile) -> Model:

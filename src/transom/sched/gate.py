@@ -3,9 +3,9 @@
 from dataclasses import dataclass
 
 from transom.errors import BadRequest
-from transom.sched.commands import Drain, UpdateWeights
 from transom.sched.request import Progress
 from transom.values import UpdateMode
+from transom.wire import Drain, UpdateWeights
 
 
 @dataclass(slots=True)

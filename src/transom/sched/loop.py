@@ -4,46 +4,12 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from transom.errors import BadRequest
-from transom.sched.commands import (
-    Abort,
-    AbortAll,
-    Command,
-    Done,
-    Drain,
-    Drained,
-    FixedWeights,
-    Flush,
-    Pause,
-    Resume,
-    Submit,
-    UpdateWeights,
-    Weights,
-    WeightsRefused,
-    WeightsUpdated,
-)
+from transom.sched.commands import Done, Drained, FixedWeights, Weights, WeightsRefused, WeightsUpdated
 from transom.sched.request import Idle, Step
 from transom.sched.scheduler import Scheduler
 from transom.steps import Runner, SpanWork, StepResult
 from transom.values import Event, RequestId
-
-__all__ = [
-    "Abort",
-    "AbortAll",
-    "Command",
-    "Drain",
-    "Drained",
-    "Flush",
-    "Iteration",
-    "Pause",
-    "Rejected",
-    "Resume",
-    "Submit",
-    "UpdateWeights",
-    "Weights",
-    "WeightsRefused",
-    "WeightsUpdated",
-    "iterate",
-]
+from transom.wire import Abort, AbortAll, Command, Drain, Flush, Pause, Resume, Submit, UpdateWeights
 
 FIXED = FixedWeights()
 
@@ -118,7 +84,7 @@ def _obey(scheduler: Scheduler, command: Command, weights: Weights, told: _Told)
             try:
                 scheduler.submit(request)
             except BadRequest as error:
-                told.rejected.extend(Rejected(refused, error) for refused in _ids(command))
+                told.rejected.extend(Rejected(refused, error) for refused in request.ids)
         case Abort(request_id):
             told.events.extend(scheduler.abort(request_id))
         case AbortAll():
@@ -137,10 +103,6 @@ def _obey(scheduler: Scheduler, command: Command, weights: Weights, told: _Told)
                 told.done.append(WeightsRefused(command.number, error))
         case Drain():
             scheduler.drain(command)
-
-
-def _ids(command: Submit) -> tuple[RequestId, ...]:
-    return (command.request.id, *(sibling.id for sibling in command.request.siblings))
 
 
 def _update(scheduler: Scheduler, due: UpdateWeights, weights: Weights, told: _Told) -> None:
@@ -174,15 +136,17 @@ def _check(step: Step, result: StepResult) -> None:
     """Raises ValueError where the result does not answer the step span by span."""
     spans = step.work.spans
     wanted = [span.sampling is not None for span in spans]
-    given = [choice is not None for choice in result.choices]
+    given = [token is not None for token in result.sampled]
     if wanted != given:
         raise ValueError(f"the runner chose tokens for spans {given}, wanted {wanted}")
     _check_counts("siblings", [len(span.siblings) for span in spans], [len(s) for s in result.siblings])
-    _check_counts("scores", [_scored(span) for span in spans], [len(s) for s in result.scores])
+    _check_counts(
+        "prompt logprobs", [_scored(span) for span in spans], [len(s) for s in result.prompt_logprobs]
+    )
 
 
 def _scored(span: SpanWork) -> int:
-    return len(span.scoring.tokens) if span.scoring is not None else 0
+    return len(span.prompt_logprobs.tokens) if span.prompt_logprobs is not None else 0
 
 
 def _check_counts(what: str, wanted: list[int], given: list[int]) -> None:

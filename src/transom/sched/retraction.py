@@ -1,46 +1,47 @@
-"""Whom to retract when a running request needs a page and none is to be had. Pure."""
+"""Which requests to retract when a running request needs a page and none is available. Pure."""
 
 from collections.abc import Callable, Sequence
 from typing import TypeVar
 
-from transom.sched.spans import Pages
+from transom.kv.budget import PageCounts
 
 COMPARED = 16
-"""Victims compared by price, from the junior end. More would cost time just when there is none."""
+"""Victims compared by price, from the junior end. More would cost time in the steps that have the least."""
 
 V = TypeVar("V")
 
-Enough = Callable[[Pages], bool]
-"""Whether what is needed can be had once so many pages more have come to be had."""
+Enough = Callable[[PageCounts], bool]
+"""Whether the need is met after this many more pages are freed."""
 
-Price = Callable[[V, Pages], float]
-"""What it costs, per byte, that a victim gives so many pages."""
+Price = Callable[[V, PageCounts], float]
+"""Cost of retracting a victim, per byte of the pages that this frees."""
 
 
 def choose_victims(
-    enough: Enough, juniors: Sequence[V], *, releases: Callable[[Sequence[V]], Pages], price: Price[V]
+    enough: Enough, juniors: Sequence[V], *, freed_by: Callable[[Sequence[V]], PageCounts], price: Price[V]
 ) -> tuple[V, ...]:
-    """The fewest of `juniors` (most junior first) whose retraction releases enough, () if none do.
+    """The fewest of `juniors` (most junior first) whose retraction frees enough; () if all together do not.
 
-    One is enough most of the time: the cheapest of those compared, the most junior of equals; or else the
-    first that is enough alone. Only if nobody is, several, from the junior end.
+    One is enough most of the time: the cheapest of the first `COMPARED`, the most junior of equals. If none
+    of these is enough alone, the first of the rest that is. Several are taken, from the junior end, only if
+    no single one is enough.
     """
     return (
-        _cheapest_one(enough, juniors[:COMPARED], releases, price)
-        or _first_one(enough, juniors[COMPARED:], releases)
-        or _several(enough, juniors, releases)
+        _cheapest_one(enough, juniors[:COMPARED], freed_by, price)
+        or _first_one(enough, juniors[COMPARED:], freed_by)
+        or _several(enough, juniors, freed_by)
     )
 
 
-def price_per_byte(gain: Pages, page_bytes: Sequence[int], recompute: int) -> float:
+def price_per_byte(gain: PageCounts, page_bytes: Sequence[int], recompute: int) -> float:
     """Tokens to recompute for each byte of `gain`."""
     return recompute / max(1, sum([pages * size for pages, size in zip(gain, page_bytes, strict=True)]))
 
 
 def _cheapest_one(
-    enough: Enough, juniors: Sequence[V], releases: Callable[[Sequence[V]], Pages], price: Price[V]
+    enough: Enough, juniors: Sequence[V], freed_by: Callable[[Sequence[V]], PageCounts], price: Price[V]
 ) -> tuple[V, ...]:
-    gains = [releases((victim,)) for victim in juniors]
+    gains = [freed_by((victim,)) for victim in juniors]
     suited = [i for i, gain in enumerate(gains) if enough(gain)]
     if not suited:
         return ()
@@ -48,13 +49,15 @@ def _cheapest_one(
 
 
 def _first_one(
-    enough: Enough, juniors: Sequence[V], releases: Callable[[Sequence[V]], Pages]
+    enough: Enough, juniors: Sequence[V], freed_by: Callable[[Sequence[V]], PageCounts]
 ) -> tuple[V, ...]:
-    return next(((victim,) for victim in juniors if enough(releases((victim,)))), ())
+    return next(((victim,) for victim in juniors if enough(freed_by((victim,)))), ())
 
 
-def _several(enough: Enough, juniors: Sequence[V], releases: Callable[[Sequence[V]], Pages]) -> tuple[V, ...]:
+def _several(
+    enough: Enough, juniors: Sequence[V], freed_by: Callable[[Sequence[V]], PageCounts]
+) -> tuple[V, ...]:
     for count in range(2, len(juniors) + 1):
-        if enough(releases(juniors[:count])):
+        if enough(freed_by(juniors[:count])):
             return tuple(juniors[:count])
     return ()

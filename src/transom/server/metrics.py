@@ -5,6 +5,7 @@ begins anew with the next engine, as counters of Prometheus may.
 """
 
 from collections.abc import Callable, Iterator
+from typing import get_type_hints
 
 from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
@@ -18,31 +19,19 @@ LATENCY_BUCKETS_SECONDS = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 20,
 TOKEN_BUCKETS_SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5)
 LABELS = ("model_name",)
 
+_COUNTERS: tuple[tuple[str, wire.Metric], ...] = tuple(
+    (field, metric)
+    for field, hint in get_type_hints(wire.Counters, include_extras=True).items()
+    for metric in getattr(hint, "__metadata__", ())
+    if isinstance(metric, wire.Metric)
+)
+"""Fields of the engine's counters that are exposed, each under the name and help text of its definition."""
+
 Counts = tuple[tuple[str, str, Callable[[wire.Stats], float]], ...]
 
 _GAUGES: Counts = (
     ("num_running_reqs", "Requests that hold pages", lambda s: s.running),
     ("num_queue_reqs", "Requests that wait", lambda s: s.waiting),
-)
-_COUNTERS: Counts = (
-    ("num_requests", "Requests ended, for whatever reason", lambda s: s.requests_finished),
-    ("prompt_tokens", "Prompt tokens of requests that ran", lambda s: s.prompt_tokens),
-    ("cached_tokens", "Prompt tokens found in the prefix cache", lambda s: s.cached_tokens),
-    ("computed_tokens", "Positions computed, repetitions included", lambda s: s.computed_tokens),
-    ("generation_tokens", "Tokens generated", lambda s: s.generated_tokens),
-    ("num_retracted_requests", "Times a running request had to give up its pages", lambda s: s.retractions),
-    ("num_steps", "Forward passes of the model", lambda s: s.steps),
-    ("num_spans", "Spans of requests in all steps", lambda s: s.spans),
-    ("num_failed_steps", "Steps whose computation raised", lambda s: s.failed_steps),
-    ("num_deferred_spans", "Spans planned that then found no page", lambda s: s.deferred_spans),
-    ("repaired_tokens", "Positions computed for their windows only", lambda s: s.repaired_tokens),
-    ("recomputed_tokens", "Positions computed again after a retraction", lambda s: s.recomputed_tokens),
-    ("queue_seconds", "Time in the queue of those admitted, added up", lambda s: s.queue_seconds),
-    ("num_admissions", "Admissions, those after a retraction too", lambda s: s.admissions),
-    ("num_aborted_requests", "Requests ended by an abort", lambda s: s.aborted),
-    ("num_expired_requests", "Requests ended by their deadline", lambda s: s.expired),
-    ("num_forks", "Further outputs of a prompt that were forked", lambda s: s.forks),
-    ("num_forks_put_off", "Further outputs that found no room, and waited", lambda s: s.forks_put_off),
 )
 _SHORT_NAMES = {"full": "full", "window": "swa"}
 """SGLang calls the window's pool swa."""
@@ -116,8 +105,8 @@ class _EngineCollector(Collector):
         yield self._counter("engine_restarts", "Engines that replaced one that had ended", engine.restarts)
         for name, meaning, value in _GAUGES:
             yield self._gauge(name, meaning, value(stats))
-        for name, meaning, value in _COUNTERS:
-            yield self._counter(name, meaning, value(stats))
+        for field, metric in _COUNTERS:
+            yield self._counter(metric.name, metric.help, getattr(stats, field))
         idle = CounterMetricFamily(
             "transom:num_idle_passes", "Turns without a step", labels=(*LABELS, "reason")
         )

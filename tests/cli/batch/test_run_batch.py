@@ -14,10 +14,10 @@ from tests.tiny_llama import write_tiny_llama
 from transom.cli.batch.files import Answers, read_requests
 from transom.cli.batch.run import run
 from transom.config import EngineConfig
-from transom.engine.supervisor import Recipe
+from transom.engine.supervisor import EngineLaunch
 from transom.errors import ConfigError
 
-RECIPE = Recipe(EngineConfig(model="echo"), command=(sys.executable, str(FAKE_ENGINE)))
+RECIPE = EngineLaunch(EngineConfig(model="echo"), command=(sys.executable, str(FAKE_ENGINE)))
 
 
 def line(number: int, prompt: str = "hello", **changes: Any) -> dict[str, Any]:

@@ -19,6 +19,7 @@ from transom.cli.chat_app.partner import (
     explained,
 )
 from transom.errors import TransomError
+from transom.kv.check import check
 from transom.kv.explain import Diverged, Evicted, Explanation, Hole
 from transom.llm import LLM
 
@@ -65,7 +66,7 @@ def test_an_interrupted_answer_ends_between_steps_and_the_next_one_is_whole(loca
     local.interrupt()
     pieces += list(answer)
     assert len(pieces) == 1 and not local._llm.engine.scheduler.has_work
-    local._llm.engine.cache.check()
+    check(local._llm.engine.cache)
     assert heard(local)[0] == whole
 
 

@@ -11,9 +11,8 @@ from transom.errors import ConfigError, TransomError
 from transom.kv.cache import HybridCache
 from transom.kv.eviction_policy import CachePolicy
 from transom.kv.holding import Holding
-from transom.kv.match import Hit, Share, repaired
+from transom.kv.match import Hit, Share, repair_start, repaired
 from transom.kv.page_rules import PageRule
-from transom.kv.repair import repair_start
 from transom.steps import PageCopy
 from transom.values import Tokens
 from transom_lab.fuzz import operations as do
@@ -192,7 +191,7 @@ def test_a_repair_that_begins_too_late_is_found(monkeypatch: pytest.MonkeyPatch)
 def test_a_repair_offered_beside_a_state_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     """No window of tokens gives a state back, so where there is one none is to be offered."""
     monkeypatch.setattr(
-        "transom.kv.begin.repaired",
+        "transom.kv.match.repaired",
         lambda hit, rules, layers: repaired(hit, rules[:2], tuple([layer for layer in layers if layer < 2])),
     )
     assert re.search("possible|another state", first_error(mix="FWS"))

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from transom.kv.cache import HybridCache
+from transom.kv.check import inside
 from transom.values import RequestId
 from transom_lab.story import cliff, deferred_chunk, drawing, locked_full, repair
 from transom_lab.story.scene import Beside, Charted, Fate, Look, Scene, Story, Strip
@@ -60,7 +61,7 @@ def test_a_cell_says_what_its_page_holds_and_whose_it_is() -> None:
     looks = set()
     for stage in played():
         for component in (FULL, WINDOW):
-            pool = stage.cache.pools[component]
+            pool = inside(stage.cache).pools[component]
             free = set(pool.free_pages().tolist())
             for page, cell in enumerate(drawing.pool(stage, component).cells, start=1):
                 looks.add(cell.look)
@@ -79,7 +80,7 @@ def test_a_hole_is_drawn_where_the_full_page_is_there_and_the_window_page_is_not
     holes = 0
     for stage in played():
         drawn = [cell for line in drawing.tree(stage, "PD") for cell in line.cells]
-        full, window = (stage.cache.pools[component].tree for component in (FULL, WINDOW))
+        full, window = (inside(stage.cache).pools[component].tree for component in (FULL, WINDOW))
         pages = [cell for cell in drawn if cell.look not in (Look.BLANK, Look.FAINT)]
         assert len(pages) == full
         assert sum(cell.look is Look.HOLE for cell in pages) == full - window
@@ -94,7 +95,7 @@ def test_a_row_is_what_the_request_reads() -> None:
             if holding is None:
                 continue
             there = max(holding.computed, holding.full_until)
-            pages = stage.cache.rows[FULL].table[holding.row, : -(-there // PAGE)]
+            pages = stage.cache.page_tables[FULL][holding.row, : -(-there // PAGE)]
             names = [label(stage.runner.page(FULL, page)[0]) for page in pages.tolist()]
             drawn = labels(drawing.row(stage, letter))
             assert [name.upper() for name in drawn[: len(names)]] == names
@@ -110,11 +111,11 @@ def test_our_deferred_chunk_leaves_the_request_as_it_was_until_there_is_room() -
     holding = ours.stage.holding("B")
     assert holding is not None
     prompt = text("B", 0, deferred_chunk.PROMPT_B)
-    tables = [rows.table[holding.row].tolist() for rows in ours.stage.cache.rows]
+    tables = [rows.table[holding.row].tolist() for rows in inside(ours.stage.cache).tables]
     waited = 0
     while (span := ours.iterate()) is None:
         waited += 1
-        assert [rows.table[holding.row].tolist() for rows in ours.stage.cache.rows] == tables
+        assert [rows.table[holding.row].tolist() for rows in inside(ours.stage.cache).tables] == tables
         assert holding.computed == found(ours.stage.cache, prompt) == 16
     assert waited >= 5
     spans.append(span)
@@ -254,7 +255,7 @@ def test_our_repair_computes_a_few_tokens_and_keeps_only_what_is_exact() -> None
     assert exact[3] == [False] * 6 + [True] * 5, "outputs: of its window all must be exact"
     ours.stage.finish("B")
     for component in (FULL, WINDOW):
-        pool = ours.stage.cache.pools[component]
+        pool = inside(ours.stage.cache).pools[component]
         for page in range(1, pool.capacity + 1):
             if pool.is_of_tree(page):
                 assert min(ours.stage.runner.page(component, page)) > 0

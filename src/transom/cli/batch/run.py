@@ -10,10 +10,10 @@ from starlette.types import ASGIApp, Message
 
 from transom.cli.batch.files import Answers, Asked
 from transom.config import ServerConfig
-from transom.engine.supervisor import Recipe, Supervisor
+from transom.engine.supervisor import EngineLaunch, Supervisor
 from transom.errors import ConfigError, TransomError
 from transom.server.app import Service, build_app
-from transom.server.input_processor import Intake
+from transom.server.input_processor import InputProcessor
 from transom.server.metrics import Metrics
 from transom.text.model_text import ModelText
 
@@ -26,13 +26,18 @@ RETRY_SECONDS = 2.0
 
 
 async def run(
-    recipe: Recipe, name: str, text: ModelText, requests: Sequence[Asked], answers: Answers, told: Progress
+    recipe: EngineLaunch,
+    name: str,
+    text: ModelText,
+    requests: Sequence[Asked],
+    answers: Answers,
+    told: Progress,
 ) -> None:
     """All of them, as many at once as the engine runs and as many again waiting. TransomError, OSError."""
     engine = await Supervisor.start(recipe)
     try:
-        intake = Intake(text, name, engine.ready.context)
-        app = build_app(Service(engine, intake, Metrics(name, engine), ServerConfig()))
+        processor = InputProcessor(text, name, engine.ready.context)
+        app = build_app(Service(engine, processor, Metrics(name, engine), ServerConfig()))
         line = iter(requests)
         workers = 2 * engine.ready.max_running_requests
         async with asyncio.TaskGroup() as group:

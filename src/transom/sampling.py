@@ -1,0 +1,103 @@
+"""Sampling parameters: names, ranges and help texts, once for `LLM`, the server and the command line.
+
+Only the standard library is imported, because `transom --help` must not wait for numpy. Static types cannot
+be derived from a table: a new parameter is also a field of `values.Sampling` and of `server/protocol.py`, and
+a key of `SamplingOptions`. A test compares the four.
+"""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, TypedDict
+
+from transom.errors import BadRequest
+
+
+@dataclass(frozen=True, slots=True)
+class Parameter:
+    """One sampling parameter. Both ends of its range are allowed. `symbol` stands for the value in help."""
+
+    name: str
+    kind: type[int] | type[float]
+    low: float
+    high: float
+    symbol: str
+    help: str
+
+    @property
+    def flag(self) -> str:
+        return f"--{self.name.replace('_', '-')}"
+
+
+_ALL = (
+    Parameter(
+        "temperature",
+        float,
+        0,
+        2,
+        "T",
+        "0 always takes the most probable token; 1 samples as the model predicts; up to 2",
+    ),
+    Parameter("top_k", int, 0, (1 << 31) - 1, "K", "sample from the K most probable tokens; 0: from all"),
+    Parameter(
+        "min_p",
+        float,
+        0,
+        1,
+        "P",
+        "sample from tokens at least P times as probable as the most probable one; 0: from all",
+    ),
+    Parameter(
+        "top_p",
+        float,
+        0,
+        1,
+        "P",
+        "sample from the most probable tokens that together reach probability P; 1: from all",
+    ),
+    # Negative seeds are accepted because other servers accept them. Both ends are those of 64 bits.
+    Parameter("seed", int, -(1 << 63), (1 << 64) - 1, "N", "the same seed gives the same output"),
+)
+"""In the order in which they apply: the cuts are made top-k first, then min-p, then top-p."""
+
+PARAMETERS = {parameter.name: parameter for parameter in _ALL}
+
+
+class SamplingOptions(TypedDict, total=False):
+    """Sampling parameters as keyword arguments. By default, sampling is greedy."""
+
+    temperature: float
+    """0 to 2, default 0: always the most probable token."""
+    top_k: int
+    """Sample from this many of the most probable tokens; default 0: from all."""
+    top_p: float
+    """Sample from the most probable tokens that together reach this probability; default 1: from all."""
+    min_p: float
+    """Sample from tokens at least this many times as probable as the top one; default 0: from all."""
+    seed: int
+    """The same seed gives the same output; default 0. Not used at temperature 0."""
+
+
+def sampling_arguments(options: Mapping[str, Any]) -> dict[str, Any]:
+    """The arguments of `values.Sampling` in `options`; None counts as absent. BadRequest if out of range."""
+    given = {name: options[name] for name in PARAMETERS if options.get(name) is not None}
+    for name, value in given.items():
+        check_range(name, value, PARAMETERS[name].low, PARAMETERS[name].high)
+    return given
+
+
+def check_range(name: str, value: float, low: float, high: float | None) -> None:
+    """BadRequest, naming the parameter, unless `low <= value <= high`; `high` None is no upper bound.
+
+    NaN is outside every range.
+    """
+    if not low <= value <= (math.inf if high is None else high):
+        bounds = f"at least {low}" if high is None else f"between {low} and {high}"
+        raise BadRequest(f"{name} is {_shown(value)}; it must be {bounds}", param=name)
+
+
+def _shown(value: float) -> str:
+    # JSON allows integers of a thousand digits, and Python refuses to print the longest ones.
+    if isinstance(value, int) and abs(value) >= 10**30:
+        return "a number of more than 30 digits"
+    return str(value)
