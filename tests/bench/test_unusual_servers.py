@@ -153,7 +153,7 @@ def test_a_key_is_sent_to_its_server_and_never_printed_or_written(
 @pytest.mark.parametrize(
     ("words", "status", "message"),
     [
-        (["bench"], 2, "bench what? Choose one of serve, cost, kv, micro, sched"),
+        (["bench"], 2, "name a benchmark: serve, cost, kv, micro, sched"),
         (["bench", "everything"], 2, "'everything'"),
         (["bench", "serve", "--workload", "w3"], 2, "did you mean --workloads?"),
         (["bench", "serve", "--repeats", "0"], 1, "--repeats is 0"),

@@ -81,7 +81,9 @@ class Sizes:
             for at, isa in enumerate(self.isas):
                 set_isa(isa)
                 best[at] = min(best[at], fastest(run, self.seconds / ROUNDS))
-        set_isa(self.isas[0])
+        set_isa(
+            self.isas[0]
+        )  # the setting is global; inputs of the next kernel are prepared with the first set
         return tuple(best)
 
 
@@ -148,6 +150,7 @@ def _sheet(part: str, sizes: Sizes) -> Sheet:
 def random_matrix(
     out: int, inner: int, precision: Precision, group: int = 32, has_offsets: bool = False, bits: int = 8
 ) -> PackedMatrix:
+    # Random codes are as good as real ones: the time of the kernels does not depend on the values.
     rng, half = np.random.default_rng(0), 1 << (bits - 1)
     codes = rng.integers(128 - half, 128 + half, (out // 16, inner // 4, 16, 4), dtype=np.uint8)
     scales = rng.random((out // 16, inner // group, 16), dtype=np.float32)

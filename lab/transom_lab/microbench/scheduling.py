@@ -85,6 +85,7 @@ class SchedulerBench:
         self.load = load
         running = load.running
         self.random = np.random.default_rng(1)
+        # One row more than run: the waiting request must be able to be admitted.
         layout = CacheLayout((Full(), Window(WINDOW)), (pages, pages), PAGE, running + 1, CONTEXT)
         config = SchedulerConfig(
             max_running=running + 1, chunk_tokens=1 << 20, context=CONTEXT, first_outputs_expected=32
@@ -148,6 +149,7 @@ class SchedulerBench:
                 self.submit(np.concatenate([self.prefix, self.random_tokens(fresh)]), 64)
                 for _ in range(waiting)
             ]
+            # Neither plan is committed, so both see the same state but for the waiting requests.
             beside, plan = timed_plan(self.scheduler)
             times.append((beside - without) / 1000)
             admitted += len(plan.entries) - len(before.entries)

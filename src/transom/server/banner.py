@@ -31,7 +31,7 @@ def banner_lines(ready: wire.Ready, served_name: str, url: str) -> list[Line]:
 
 
 def curl_line(served_name: str, url: str, keys: int = 0) -> str:
-    """A request to paste into another terminal. `keys`: the number of API keys; none of them is printed."""
+    """A request to paste into another terminal. `keys`: the number of API keys; a placeholder is printed."""
     body = f'{{"model": "{served_name}", "prompt": "The capital of France is", "max_tokens": 16}}'
     key = "-H 'Authorization: Bearer KEY' " if keys else ""
     return f"curl {url}/v1/completions {key}-H 'Content-Type: application/json' -d '{body}'"

@@ -77,7 +77,7 @@ class GenerationResponse:
             self._log.close()
 
     async def _respond(self, scope: Scope, send: Send) -> None:
-        # Leaving the block of `replies` aborts whatever the engine has not finished.
+        # Leaving the block of `replies` aborts all outputs that the engine has not finished.
         with (
             self._engine.client.replies() as replies,
             self._in_flight.register(scope[REQUEST_ID], replies),

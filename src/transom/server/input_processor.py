@@ -33,7 +33,7 @@ class InputProcessor:
     served_name: str
     context: int
     ids: Iterator[int] = field(default_factory=lambda: itertools.count(1))
-    """Ids of engine requests. They continue when an engine is replaced, so that none is used twice."""
+    """Ids of engine requests. A new engine continues the sequence, so an id is never reused."""
 
     async def completion(self, request: CompletionRequest) -> Generation:
         """Refused or BadRequest if the request cannot be served."""

@@ -180,9 +180,9 @@ def _service(launch: ServerLaunch, engine: Supervisor, text: ModelText) -> Servi
     return Service(engine, processor, Metrics(launch.served_name, engine), launch.server)
 
 
-async def _start_engine(recipe: EngineLaunch, signals: StopSignals) -> Supervisor | None:
+async def _start_engine(launch: EngineLaunch, signals: StopSignals) -> Supervisor | None:
     """The engine, once it is ready. None if a signal arrives first."""
-    starting = asyncio.ensure_future(Supervisor.start(recipe))
+    starting = asyncio.ensure_future(Supervisor.start(launch))
     stopping = asyncio.ensure_future(signals.graceful.wait())
     await asyncio.wait((starting, stopping), return_when=asyncio.FIRST_COMPLETED)
     stopping.cancel()

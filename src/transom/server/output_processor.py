@@ -87,7 +87,7 @@ class OutputProcessor:
         """Token counts so far; once all outputs have ended, with the number of cached tokens."""
         prompt_tokens = self._generation.prompt_tokens
         output_tokens = sum(output.tokens for output in self._generation.outputs)
-        # The outputs of a family share one prompt, whose cached tokens count once.
+        # The outputs of a family share one prompt: its cached tokens count once.
         firsts = [family[0].usage for family in self._families.values()]
         cached = [usage.cached_tokens for usage in firsts if usage is not None]
         details = PromptDetails(sum(cached)) if self.done else None
@@ -95,7 +95,7 @@ class OutputProcessor:
 
 
 def _failure(reply: wire.EndOut, param: str) -> Refused:
-    """The HTTP error for a failed output. The engine's refusals carry a code; its own failures have none."""
+    """The HTTP error for a failed output. The engine's refusals carry a code; its failures do not."""
     if reply.code == "shutting_down":
         return Refused(unavailable(reply.message))
     if reply.code is not None:

@@ -1,4 +1,4 @@
-"""Whom one talks to: a model in this process, or any server that speaks OpenAI's API."""
+"""Where answers come from: a model in this process, or any server with OpenAI's API."""
 
 import http.client
 import json
@@ -13,6 +13,7 @@ from typing import Any, Protocol, TypedDict
 from transom.errors import TransomError
 from transom.kv.explain import Diverged, Evicted, Explanation, Hole, Reason
 from transom.llm import LLM
+from transom.sampling import SamplingOptions
 from transom.values import Tokens
 
 CONNECT_SECONDS = 10
@@ -24,47 +25,46 @@ class Message(TypedDict):
 
 
 @dataclass(frozen=True, slots=True)
-class Style:
-    """How answers are made."""
+class Settings:
+    """How answers are generated."""
 
     max_tokens: int
-    temperature: float
-    seed: int | None = None
+    sampling: SamplingOptions
 
 
 @dataclass(frozen=True, slots=True)
-class Spent:
-    """Tokens of one answer: of the prompt, those of them that were in memory, of the answer."""
+class AnswerUsage:
+    """Token counts of one answer: the prompt, its cached part, and the output."""
 
     prompt: int
     cached: int
     output: int
 
 
-class Partner(Protocol):
+class Backend(Protocol):
     """Answers one conversation at a time."""
 
     @property
     def name(self) -> str: ...
 
-    def answer(self, messages: Sequence[Message], style: Style) -> Iterator[str | Spent]:
-        """Pieces of text as they come, then what it took; TransomError if there is none."""
+    def answer(self, messages: Sequence[Message], settings: Settings) -> Iterator[str | AnswerUsage]:
+        """Parts of the text as they are generated, then the token counts. TransomError if it fails."""
         ...
 
     def interrupt(self) -> None:
-        """End the answer that is being made: called by a signal handler, at any moment."""
+        """Ends the answer in progress. A signal handler calls it, at any moment."""
         ...
 
     def explain(self, messages: Sequence[Message]) -> list[str]:
-        """Lines on what the next answer would find in memory, and why no more."""
+        """Lines that say how much of the next prompt is cached, and why not more."""
         ...
 
 
 # ---------------------------------------------------------------- in this process
 
 
-class LocalPartner:
-    """Owns the engine. Mutable."""
+class LocalBackend:
+    """A model in this process. Mutable."""
 
     def __init__(self, llm: LLM, name: str) -> None:
         """Raises ConfigError for a model without a chat template."""
@@ -73,23 +73,23 @@ class LocalPartner:
         self._template = llm.tokenizer.chat_template()
         self._interrupted = False
 
-    def answer(self, messages: Sequence[Message], style: Style) -> Iterator[str | Spent]:
+    def answer(self, messages: Sequence[Message], settings: Settings) -> Iterator[str | AnswerUsage]:
         self._interrupted = False
         tokens = self._tokens(messages)
-        room = self._llm.context - len(tokens)
-        if room < 1:
-            raise TransomError(f"a conversation of {len(tokens)} tokens does not fit; /reset begins anew")
-        options: dict[str, Any] = {"seed": style.seed} if style.seed is not None else {}
-        pieces = self._llm.stream(
-            tokens, max_tokens=min(style.max_tokens, room), temperature=style.temperature, **options
-        )
+        free = self._llm.context - len(tokens)
+        if free < 1:
+            raise TransomError(
+                f"the conversation of {len(tokens)} tokens does not fit; /reset starts a new one"
+            )
+        max_tokens = min(settings.max_tokens, free)
+        pieces = self._llm.stream(tokens, max_tokens=max_tokens, **settings.sampling)
         with closing(pieces):
             for piece in pieces:
                 yield piece.text
                 if piece.usage is not None:
                     usage = piece.usage
-                    yield Spent(usage.prompt_tokens, usage.cached_tokens, usage.completion_tokens)
-                # Asked between steps: an engine that is stopped within one has lost count of its pages.
+                    yield AnswerUsage(usage.prompt_tokens, usage.cached_tokens, usage.completion_tokens)
+                # Checked between steps: interrupting a step would lose its events and end other streams.
                 if self._interrupted:
                     return
 
@@ -98,87 +98,88 @@ class LocalPartner:
 
     def explain(self, messages: Sequence[Message]) -> list[str]:
         tokens = self._tokens(messages)
-        return explained(self._llm.explain(tokens), len(tokens))
+        return explanation_lines(self._llm.explain(tokens), len(tokens))
 
     def _tokens(self, messages: Sequence[Message]) -> Tokens:
         return self._llm.tokenizer.encode_chat(self._template.render(list(messages)))
 
 
-def explained(found: Explanation, tokens: int) -> list[str]:
-    lines = [f"of {tokens} tokens, {found.start} are in memory; {tokens - found.start} would be computed"]
-    lines += [_reason(reason) for reason in found.reasons]
+def explanation_lines(found: Explanation, tokens: int) -> list[str]:
+    missing = tokens - found.start
+    lines = [f"{found.start} of {tokens} prompt tokens are cached; {missing} would be computed"]
+    lines += [_reason_line(reason) for reason in found.reasons]
     if found.repair is not None:
-        lines.append(f"a repair would begin at token {found.repair}")
+        lines.append(f"a repair would start at token {found.repair}")
     return lines
 
 
-def _reason(reason: Reason) -> str:
+def _reason_line(reason: Reason) -> str:
     match reason:
         case Diverged(at):
-            return f"nobody computed this text beyond token {at}"
+            return f"no earlier request had the same text beyond token {at}"
         case Evicted(component, at, step, _):
-            return f"{component}: what came from token {at} on was given up in step {step}, to make room"
+            return f"{component}: the tokens from {at} on were evicted in step {step}"
         case Hole(component, start, end, step, _):
-            gone = "was never kept" if step is None else f"was given up in step {step}, to make room"
-            return f"{component}: tokens {start} to {end}, which are needed, {gone}"
+            missing = "were never cached" if step is None else f"were evicted in step {step}"
+            return f"{component}: tokens {start} to {end}, which are needed, {missing}"
 
 
 # ---------------------------------------------------------------- over HTTP
 
 
-class RemotePartner:
-    """One server, one model of it. Mutable: the response being read."""
+class RemoteBackend:
+    """One model of one server. Mutable: it holds the response that is being read."""
 
     def __init__(self, url: str, model: str | None = None, key: str | None = None) -> None:
-        """TransomError if nobody answers there. `url` with or without `/v1`."""
+        """`url` may end in `/v1`. TransomError if no server answers there."""
         self._base = url.rstrip("/").removesuffix("/v1") + "/v1"
         self._headers = {"Content-Type": "application/json"}
         if key:
             self._headers["Authorization"] = f"Bearer {key}"
-        self._reading: Any = None
+        self._response: Any = None
         self._interrupted = False
         self.name = model or self._first_model()
-        self._last = Spent(0, 0, 0)
+        self._last = AnswerUsage(0, 0, 0)
 
-    def answer(self, messages: Sequence[Message], style: Style) -> Iterator[str | Spent]:
+    def answer(self, messages: Sequence[Message], settings: Settings) -> Iterator[str | AnswerUsage]:
         self._interrupted = False
         body: dict[str, Any] = {
             "model": self.name,
             "messages": list(messages),
-            "max_tokens": style.max_tokens,
-            "temperature": style.temperature,
+            "max_tokens": settings.max_tokens,
+            **settings.sampling,
             "stream": True,
             "stream_options": {"include_usage": True},
         }
-        if style.seed is not None:
-            body["seed"] = style.seed
-        with self._open("/chat/completions", json.dumps(body).encode()) as self._reading:
+        with self._open("/chat/completions", json.dumps(body).encode()) as self._response:
             try:
-                for line in self._reading:
-                    yield from self._heard(line)
+                for line in self._response:
+                    yield from self._event(line)
             except (OSError, ValueError, http.client.HTTPException) as error:
                 if not self._interrupted:
                     raise TransomError(f"the server's answer broke off: {error}") from error
 
     def interrupt(self) -> None:
-        """Hang up: the server aborts a request whose client is gone."""
+        """Closes the connection: a server aborts the request of a client that has disconnected."""
         self._interrupted = True
-        connection = getattr(getattr(self._reading, "fp", None), "raw", None)
+        # The blocking read ends at once only if the socket itself is shut down. urllib does not expose it.
+        connection = getattr(getattr(self._response, "fp", None), "raw", None)
         sock: socket.socket | None = getattr(connection, "_sock", None)
         if sock is not None:
             sock.shutdown(socket.SHUT_RDWR)
 
     def explain(self, messages: Sequence[Message]) -> list[str]:
-        spent = self._last
-        if not spent.prompt:
-            return ["nothing was said yet"]
-        computed = spent.prompt - spent.cached
+        """Counts of the previous answer: a server cannot be asked about the next one."""
+        usage = self._last
+        if not usage.prompt:
+            return ["the conversation has no answer yet"]
         return [
-            f"of the last prompt's {spent.prompt} tokens, {spent.cached} were in the server's memory, "
-            f"{computed} were computed"
+            f"{usage.cached} of the last prompt's {usage.prompt} tokens were cached on the server, "
+            f"{usage.prompt - usage.cached} were computed"
         ]
 
-    def _heard(self, line: bytes) -> Iterator[str | Spent]:
+    def _event(self, line: bytes) -> Iterator[str | AnswerUsage]:
+        """Text and token counts in one line of the event stream."""
         if not line.startswith(b"data:") or line[5:].strip() == b"[DONE]":
             return
         event = json.loads(line[5:])
@@ -190,28 +191,29 @@ class RemotePartner:
         if usage := event.get("usage"):
             details = usage.get("prompt_tokens_details") or {}
             cached = details.get("cached_tokens") or 0
-            self._last = Spent(usage["prompt_tokens"], cached, usage["completion_tokens"])
+            self._last = AnswerUsage(usage["prompt_tokens"], cached, usage["completion_tokens"])
             yield self._last
 
     def _first_model(self) -> str:
-        with self._open("/models", None) as answer:
+        with self._open("/models", None) as response:
             try:
-                return str(json.load(answer)["data"][0]["id"])
+                return str(json.load(response)["data"][0]["id"])
             except (ValueError, KeyError, IndexError, TypeError) as error:
                 raise TransomError(f"{self._base}/models does not list a model") from error
 
     def _open(self, path: str, body: bytes | None) -> Any:
         try:
             request = urllib.request.Request(self._base + path, body, self._headers)
+            # An answer may take arbitrarily long: only requests without a body have a timeout.
             return urllib.request.urlopen(request, timeout=CONNECT_SECONDS if body is None else None)
         except urllib.error.HTTPError as error:
-            raise TransomError(f"the server says: {_said(error)}") from error
+            raise TransomError(f"the server says: {_error_message(error)}") from error
         except (OSError, ValueError, http.client.HTTPException) as error:
             reason = getattr(error, "reason", error)
             raise TransomError(f"no server answers at {self._base}: {reason}") from error
 
 
-def _said(error: urllib.error.HTTPError) -> str:
+def _error_message(error: urllib.error.HTTPError) -> str:
     try:
         return str(json.load(error)["error"]["message"])
     except (ValueError, KeyError, TypeError):
