@@ -20,9 +20,9 @@ from transom.models.spec import Model
 from transom.ops.protocol import F32, Ops, SpanRows
 from transom.ops.reference import ReferenceOps
 from transom.ops.store import KVStore, KVType
+from transom.sched.commands import outputs_of
 from transom.sched.loop import iterate
 from transom.sched.output_lengths import HISTORY
-from transom.sched.submission import outputs_of
 from transom.steps import StepResult, StepWork
 from transom.values import (
     Ended,

@@ -34,7 +34,7 @@ from transom.wire import Submit
 SHAPE = TinyShape(window=8)
 """Five windows of 8 below a full layer: a repair computes 35 tokens and part of a page."""
 WINDOWS, ONE_WINDOW = 5, 7
-SCHEDULES = 24
+SCHEDULES = 12
 PAGE_SIZES = (1, 4, 16)
 LONGEST = 160
 
@@ -69,6 +69,12 @@ def test_most_schedules_had_a_repair_many_a_hit_some_a_retraction(moved: list[Mo
     for event, least in (("repair", 0.5), ("hit", 0.5), ("retraction", 0.05)):
         share = sum(getattr(one, event) for one in moved) / SCHEDULES
         assert share >= least, f"a {event} in only {share:.0%} of the schedules"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(SCHEDULES, 4 * SCHEDULES))
+def test_logits_of_more_schedules_with_repairs_equal_the_cold_run(model: Model, seed: int) -> None:
+    play_and_compare(model, seed)
 
 
 def play_and_compare(model: Model, seed: int) -> Moved:

@@ -1,4 +1,8 @@
-"""Repair on the default model: fifteen layers with a window of 512, between three full layers."""
+"""Repair on the default model: fifteen layers with a window of 512, between three full layers.
+
+A repair reads 7,665 tokens back, so the prompt cannot be short, and the test is slow. test_repair_bits.py
+proves the same of a tiny model, in the fast lane.
+"""
 
 from dataclasses import dataclass
 
@@ -19,7 +23,7 @@ from transom.weights.gguf import read_gguf
 from transom.weights.tokenizer import load_tokenizer
 from transom.wire import Submit
 
-pytestmark = pytest.mark.model
+pytestmark = [pytest.mark.model, pytest.mark.slow]
 
 PROMPT = 9072
 FULL_UNTIL = 9056

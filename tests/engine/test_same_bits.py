@@ -20,7 +20,7 @@ from transom.models.spec import Model
 from transom.ops.backend import choose_ops
 from transom.weights.gguf import read_gguf
 
-SCHEDULES = 24
+SCHEDULES = 12
 PAGE_SIZES = (1, 16, 64)
 LONGEST = 120
 
@@ -53,6 +53,12 @@ def test_most_schedules_had_a_hit_a_split_chunk_and_a_retraction(moved: list[Mov
     for event in ("hit", "split_chunk", "retraction"):
         share = sum(getattr(one, event) for one in moved) / SCHEDULES
         assert share >= 0.5, f"a {event} in only {share:.0%} of the schedules"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(SCHEDULES, 4 * SCHEDULES))
+def test_logits_of_more_schedules_equal_the_cold_run(model: Model, seed: int) -> None:
+    play_and_compare(model, seed)
 
 
 def play_and_compare(model: Model, seed: int) -> Moved:

@@ -151,7 +151,12 @@ def test_locked_full_survives_recovery_on_the_default_model(ops: Ops, model: Mod
 
 
 @pytest.mark.parametrize(
-    ("page_size", "longest", "window_share"), [(16, 120, 1.0), (64, 120, 1.0), (16, 640, 0.7)]
+    ("page_size", "longest", "window_share"),
+    [
+        (16, 640, 0.7),  # prompts longer than the window
+        pytest.param(16, 120, 1.0, marks=pytest.mark.slow),
+        pytest.param(64, 120, 1.0, marks=pytest.mark.slow),
+    ],
 )
 def test_random_schedules_of_the_default_model_are_cold_to_the_bit(
     ops: Ops, model: Model, page_size: int, longest: int, window_share: float

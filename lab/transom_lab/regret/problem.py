@@ -280,8 +280,7 @@ def _splits(costs: PageCosts, paths: Sequence[Path]) -> Bools:
 
 @dataclass(frozen=True, slots=True)
 class StartOptions:
-    """All options of all requests, one per entry. A request's options are adjacent; its first is the cold
-    start.
+    """All options, one per entry. The options of a request are adjacent, and its cold start comes first.
 
     Positions on a path are reuse numbers. An option of a request whose first reuse is `first`
 
