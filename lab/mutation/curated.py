@@ -264,7 +264,7 @@ SCHED = (
         "sched",
         "AdmissionBuilder.consider",
         "_.is_worth_waiting_for(...)",
-        "(progress in (waited := globals().setdefault('waited', set())) or {all} and not waited.add(progress))",
+        "(progress in (seen := globals().setdefault('seen', set())) or {all} and not seen.add(progress))",
         seed=44,
     ),
     Curated("a readmission counts as cached", "sched", "Requests.admit", "not _.admissions", "True", seed=41),

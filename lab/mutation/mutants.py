@@ -75,12 +75,12 @@ def sample(edits: Iterable[Edit], count: int, seed: int) -> list[Edit]:
 
 
 def judge(edit: Edit, suites: Sequence[str] = ()) -> Verdict:
-    """Runs tests on a copy of the tree with the edit until one fails: all of its package's, or `suites`."""
+    """Runs tests on a copy of the tree with the edit until one fails: its package's, or `suites`."""
     with tempfile.TemporaryDirectory(prefix="mutant-") as folder:
         tree = Path(folder)
         copy_tree(tree)
         (tree / edit.path).write_text(edit.apply(source_of(edit.module)), encoding="utf-8")
-        return Verdict(edit, first_failure(tree, test_files(tree, edit.module, suites)))
+        return Verdict(edit, first_failure(tree, files_to_run(tree, edit.module, suites)))
 
 
 def copy_tree(tree: Path) -> None:
@@ -92,11 +92,13 @@ def copy_tree(tree: Path) -> None:
             shutil.copy(ROOT / name, tree / name)
 
 
-def test_files(tree: Path, module: str, suites: Sequence[str] = ()) -> list[str]:
+def files_to_run(tree: Path, module: str, suites: Sequence[str] = ()) -> list[str]:
     """Test files, the ones of the edited module first, then its package's, the slowest last."""
     package, _, name = module.partition(".")
     folders = suites or SUITES[package]
     found = [path for folder in folders for path in sorted((tree / folder).glob("test_*.py"))]
+    found += [tree / file for file in suites if file.endswith(".py")]
+    assert found, suites
     found = [path for path in found if path.name not in LEFT_OUT]
     found.sort(key=lambda path: (path.name in LAST, name not in path.stem))
     return [str(path.relative_to(tree)) for path in found]

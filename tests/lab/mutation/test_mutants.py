@@ -4,7 +4,7 @@ from datetime import date
 
 import pytest
 from lab.mutation.edits import ROOT, Edit, generated, source_of
-from lab.mutation.mutants import HEADING, Verdict, entry, judge, sample, test_files, with_entry
+from lab.mutation.mutants import HEADING, Verdict, entry, files_to_run, judge, sample, with_entry
 
 POOL = generated("kv.pool", source_of("kv.pool"))
 
@@ -19,17 +19,17 @@ def test_a_sample_has_as_many_edits_of_each_kind_and_is_that_of_its_seed() -> No
 
 
 def test_tests_of_the_edited_module_run_first_and_the_slowest_last() -> None:
-    files = test_files(ROOT, "kv.pool")
+    files = files_to_run(ROOT, "kv.pool")
     assert files[0] == "tests/kv/test_pool.py"
     assert {"tests/exhaustive/test_small_scope.py", "tests/kv/test_machine.py"} <= set(files[-4:])
-    assert test_files(ROOT, "sched.queue")[0].startswith("tests/sched/")
+    assert files_to_run(ROOT, "sched.queue")[0].startswith("tests/sched/")
 
 
 def test_an_edit_is_noticed_in_a_copy_of_the_tree() -> None:
     edit = next(e for e in POOL if e.function == "PagePool.take" and e.kind == "drop statement")
     before = source_of("kv.pool")
-    assert judge(edit, ["tests/kv/test_pool.py"]).noticed_by == ""  # a folder is named, so no test is run
-    assert judge(edit, ["tests/kv"]).noticed_by.startswith("tests/kv/")
+    assert judge(edit, ["tests/sched/test_step_cost.py"]).noticed_by == ""
+    assert judge(edit, ["tests/kv/test_pool.py"]).noticed_by.startswith("tests/kv/test_pool.py::test_")
     assert source_of("kv.pool") == before
 
 
