@@ -12,7 +12,7 @@ from transom.config import EngineConfig
 from transom.errors import ConfigError
 
 if TYPE_CHECKING:
-    from transom.bench.sheet import Wanted
+    from transom.bench.sheet import ResultFiles
 
 COST_HELP = """\
 Fit a cost model to the steps of the engine on this machine. Takes a minute; the cores must be idle.
@@ -146,7 +146,7 @@ def _sched(options: argparse.Namespace) -> None:
     bench_sched(_wanted(options))
 
 
-def _wanted(options: argparse.Namespace) -> "Wanted":
-    from transom.bench.sheet import Wanted
+def _wanted(options: argparse.Namespace) -> "ResultFiles":
+    from transom.bench.sheet import ResultFiles
 
-    return Wanted(options.json, options.svg)
+    return ResultFiles(options.json, options.svg)

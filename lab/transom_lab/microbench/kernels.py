@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from transom.bench.sheet import Row, Sheet, Wanted, publish
+from transom.bench.sheet import ResultFiles, Row, Sheet, publish
 from transom.errors import ConfigError
 from transom.ops.native import NativeOps, info, set_isa, set_threads
 from transom.ops.protocol import (
@@ -118,7 +118,7 @@ class KernelTiming:
 
 
 def bench_micro(
-    parts: Sequence[str], wanted: Wanted, threads: int | None = None, sizes: Sizes = DEFAULT
+    parts: Sequence[str], wanted: ResultFiles, threads: int | None = None, sizes: Sizes = DEFAULT
 ) -> None:
     """Raises ConfigError for an unknown part or instruction set."""
     for isa in sizes.isas:

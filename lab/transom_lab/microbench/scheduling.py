@@ -18,7 +18,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from transom.bench.sheet import Row, Sheet, Wanted, publish
+from transom.bench.sheet import ResultFiles, Row, Sheet, publish
 from transom.kv.cache import CacheLayout, HybridCache
 from transom.kv.component_specs import Full, Window
 from transom.sched.config import SchedulerConfig
@@ -58,7 +58,7 @@ class SchedulerLoad:
 DEFAULT = SchedulerLoad()
 
 
-def bench_sched(wanted: Wanted, load: SchedulerLoad = DEFAULT) -> None:
+def bench_sched(wanted: ResultFiles, load: SchedulerLoad = DEFAULT) -> None:
     """Raises ConfigError for a file that cannot be written."""
     gc.collect()
     gc.freeze()

@@ -1,4 +1,4 @@
-"""What one run of a workload was like: latencies, throughput, and what was found in the cache."""
+"""Figures of one run of a workload: latencies, throughput and cache hits."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -11,24 +11,25 @@ from transom.bench.server import Answer, Failed
 from transom.bench.workloads import Workload
 
 FOUND_SHARE = 0.9
-"""Of what is shared: a page may not be whole yet, and where texts meet, tokens may be others."""
+"""Share of the common tokens that must be found. Not all can be: a page may be incomplete, and where two
+texts meet, the tokenizer may join characters differently."""
 CHANCE_TOKENS = 8
-"""Of a prompt that may be found by chance: a token that begins all, a random word that came before."""
+"""Tokens of a prompt that may be found by chance: the begin token, or random words that occurred before."""
 
 
 @dataclass(frozen=True, slots=True)
 class Hits:
-    """Prompt tokens found in a cache, and the bounds of that if none were there before."""
+    """Prompt tokens found in the cache, and the bounds for a cache that was empty at the start."""
 
     found: int
     least: int
-    """If all that prompts share with what is computed, or begun, is found."""
+    """Lower bound: prompts share this many tokens with prompts that are computed or in progress."""
     most: int
 
 
 @dataclass(frozen=True, slots=True)
 class Figures:
-    """Times in milliseconds; between tokens: of pieces of text as they came. NaN where there was none."""
+    """Times in milliseconds. `itl`: time between arrivals of pieces of text. NaN if there was no piece."""
 
     requests: int
     failed: int
@@ -44,20 +45,20 @@ class Figures:
     itl_ms_p95: float
     itl_ms_max: float
     tpot_ms_p50: float
-    """Of each answer: the time between its first and its last token, over the tokens after the first."""
+    """Per answer: the time from its first to its last token, per token after the first."""
     hits: Hits | None
-    """None if the server does not tell."""
+    """None if the server does not report cached tokens."""
     first_failure: str | None
     texts: tuple[str, ...]
-    """In the order of prompts; "" for what failed."""
+    """Answers in the order of the prompts; "" for a failed request."""
 
 
 def figures_of(workload: Workload, played: Played) -> Figures:
-    everything = [answer for answers in played.conversations for answer in answers]
-    answers = [answer for answer in everything if isinstance(answer, Answer)]
-    failures = [answer.why for answer in everything if isinstance(answer, Failed)]
+    replies = [answer for answers in played.conversations for answer in answers]
+    answers = [answer for answer in replies if isinstance(answer, Answer)]
+    failures = [answer.reason for answer in replies if isinstance(answer, Failed)]
     prompt, output = sum(a.prompt_tokens for a in answers), sum(a.output_tokens for a in answers)
-    ttft = [1e3 * (a.times[0] - a.began) for a in answers if a.times]
+    ttft = [1e3 * (a.times[0] - a.sent_at) for a in answers if a.times]
     itl = [1e3 * (later - sooner) for a in answers for sooner, later in pairwise(a.times)]
     return Figures(
         requests=workload.requests,
@@ -98,7 +99,7 @@ def _texts(workload: Workload, played: Played) -> Iterator[str]:
 
 
 def _hits(played: Played) -> Hits | None:
-    """One first turn is computed; whoever comes after or beside it finds what they share."""
+    """Cache hits. The first conversation computes the shared prefix; all later ones can find it."""
     found, shared, most = 0, -played.shared_tokens, -played.shared_tokens
     for answers in played.conversations:
         before: Answer | None = None

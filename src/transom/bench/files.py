@@ -1,4 +1,4 @@
-"""What a user is shown, and files asked for by name."""
+"""The terminal, and files named by the user."""
 
 import sys
 from collections.abc import Iterator, Mapping
@@ -11,14 +11,15 @@ from transom.errors import ConfigError
 
 
 def screen() -> Console:
-    """Where no terminal says how wide it is, wide enough for all tables. Names and texts are no markup."""
+    """A console on standard output. Without a terminal it is wide enough for all tables."""
+    # No markup: names of models and servers may contain brackets.
     width = None if sys.stdout.isatty() else 160
     return Console(soft_wrap=True, highlight=False, markup=False, width=width)
 
 
 @contextmanager
 def writing(path: Path) -> Iterator[None]:
-    """What cannot be written within is a ConfigError that names `path`."""
+    """Turns OSError inside the block into ConfigError that names `path`."""
     try:
         yield
     except OSError as error:
@@ -26,7 +27,7 @@ def writing(path: Path) -> Iterator[None]:
 
 
 def write_files(folder: Path, texts: Mapping[str, str]) -> list[Path]:
-    """Into a folder, which is made; by name. Returns their paths. ConfigError."""
+    """Writes texts by file name into a folder, created if missing. Returns the paths. ConfigError."""
     with writing(folder):
         folder.mkdir(parents=True, exist_ok=True)
         for name, text in texts.items():

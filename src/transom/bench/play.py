@@ -1,4 +1,4 @@
-"""Plays a workload against a server: a turn of a conversation for each client at a time."""
+"""Plays a workload against a server."""
 
 import asyncio
 import time
@@ -8,29 +8,29 @@ from dataclasses import dataclass
 from transom.bench.server import Answer, Failed, Server, complete
 from transom.bench.workloads import Prompts, Workload
 
-Told = Callable[[], None]
-"""Told of each answer."""
+Progress = Callable[[], None]
+"""Called after each answer."""
 
 
 @dataclass(frozen=True, slots=True)
 class Played:
-    """Of each conversation the answers, by turn; one that failed is the last."""
+    """The answers of each conversation, by turn. A conversation ends with its first failure."""
 
     conversations: tuple[tuple[Answer | Failed, ...], ...]
     seconds: float
     client_cpu_seconds: float
-    """Of this process meanwhile."""
+    """CPU time that this process used meanwhile."""
     shared_tokens: int
-    """Of the text that all prompts begin with, asked alone when all was over; 0 if there is none."""
+    """Length of the text that all prompts begin with, in the server's tokens; 0 if they share no text."""
 
 
-async def play(server: Server, workload: Workload, prompts: Prompts, told: Told) -> Played:
-    """All conversations at once, as many turns at a time as there are clients, first come, first served."""
+async def play(server: Server, workload: Workload, prompts: Prompts, progress: Progress) -> Played:
+    """Runs all conversations concurrently, with at most `workload.clients` requests at a time."""
     clients = asyncio.Semaphore(workload.clients)
     began, cpu = time.perf_counter(), time.process_time()
     async with asyncio.TaskGroup() as group:
         tasks = [
-            group.create_task(_converse(server, workload.output_tokens, texts, clients, told))
+            group.create_task(_converse(server, workload.output_tokens, texts, clients, progress))
             for texts in prompts.conversations
         ]
     seconds, cpu = time.perf_counter() - began, time.process_time() - cpu
@@ -39,7 +39,7 @@ async def play(server: Server, workload: Workload, prompts: Prompts, told: Told)
 
 
 async def _converse(
-    server: Server, tokens: int, texts: Sequence[str], clients: asyncio.Semaphore, told: Told
+    server: Server, tokens: int, texts: Sequence[str], clients: asyncio.Semaphore, progress: Progress
 ) -> tuple[Answer | Failed, ...]:
     prompt = ""
     answers: list[Answer | Failed] = []
@@ -48,7 +48,7 @@ async def _converse(
         async with clients:
             answer = await complete(server, prompt, tokens)
         answers.append(answer)
-        told()
+        progress()
         if isinstance(answer, Failed):
             break
         prompt += answer.text
@@ -56,6 +56,7 @@ async def _converse(
 
 
 async def _shared_tokens(server: Server, prompts: Prompts) -> int:
+    # Measured after the workload: before it, the request would warm the cache.
     if not prompts.shared or len(prompts.conversations) == 1:
         return 0
     answer = await complete(server, prompts.shared, 1)

@@ -1,4 +1,4 @@
-"""English that every Python has, its language's own help, and what is drawn from it by a seed."""
+"""Random English text, drawn from the documentation that every Python contains: nothing is downloaded."""
 
 import re
 from functools import cache
@@ -7,12 +7,12 @@ from random import Random
 
 PARAGRAPH_CHARACTERS_MIN = 120
 PLAIN_SHARE_MIN = 0.9
-"""Of characters that are letters or stand between them: grammars and tables take twice the tokens."""
+"""Least share of letters, spaces, periods and commas: grammars and tables would have twice the tokens."""
 
 
 @cache
 def prose() -> str:
-    """About 210,000 characters in paragraphs, none of them twice."""
+    """About 210,000 characters of distinct paragraphs."""
     paragraphs = (" ".join(text.split()) for text in _everything().split("\n\n"))
     return "\n\n".join(dict.fromkeys(text for text in paragraphs if _is_prose(text)))
 
@@ -28,19 +28,19 @@ def _is_prose(text: str) -> bool:
 
 @cache
 def _vocabulary() -> tuple[str, ...]:
-    """Words and parts of names: 3,400."""
+    """About 3,400 words and parts of names."""
     return tuple(sorted(set(re.findall("[a-z]{3,12}", _everything()))))
 
 
-def passage(chance: Random, characters: int) -> str:
-    """Whole words of some place in it, at most so many characters and a word less."""
+def passage(random: Random, characters: int) -> str:
+    """Whole words from a random position in `prose`: at most `characters`, and at most one word less."""
     if characters == 0:
         return ""
-    start = chance.randrange(len(prose()) - characters - 40)
+    start = random.randrange(len(prose()) - characters - 40)
     start = prose().index(" ", start) + 1
     return prose()[start : start + characters].rpartition(" ")[0]
 
 
-def random_words(chance: Random, count: int) -> str:
-    """Words of it in no order: nobody has seen them before, nor shares a beginning with them."""
-    return " ".join(chance.choices(_vocabulary(), k=count))
+def random_words(random: Random, count: int) -> str:
+    """Words in random order, so that two texts share no prefix."""
+    return " ".join(random.choices(_vocabulary(), k=count))

@@ -1,4 +1,4 @@
-"""Says what runs of workloads were like: a table, notes, JSON and pictures."""
+"""Reports runs of workloads: a table and notes on the terminal, JSON, charts."""
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict
@@ -12,9 +12,9 @@ from transom.bench.charts.bars import Group, bars_svg
 from transom.bench.charts.page import Chart
 from transom.bench.figures import Figures
 from transom.bench.files import screen, write_files
-from transom.bench.runs import Pair, Run, again_of, middle, of, pairs_of, workloads_of
+from transom.bench.runs import Pair, Run, figures_for, median_of, pairs_of, warm_repeats, workloads_of
 from transom.bench.server import Server, printable
-from transom.bench.sheet import Wanted, machine_line, write_json
+from transom.bench.sheet import ResultFiles, machine_line, write_json
 
 Figure = Callable[[Figures], float]
 
@@ -24,40 +24,40 @@ HEADINGS = (
     "output\ntokens/s",
     "first token\nms, p50 / p95",
     "between tokens\nms, p50 / p95",
-    "prompt tokens\nfound",
+    "prompt tokens\ncached",
 )
-PICTURES: tuple[tuple[str, str, str, Figure], ...] = (
+CHARTS: tuple[tuple[str, str, str, Figure], ...] = (
     ("output", "Output tokens per second", "tokens/s", lambda f: f.output_tokens_per_s),
     ("first-token", "Time to first token, median", "ms", lambda f: f.ttft_ms_p50),
     ("between-tokens", "Time between tokens, median", "ms", lambda f: f.itl_ms_p50),
 )
-WORDS = {
+LABELS = {
     "output_tokens_per_s": "output tokens/s",
     "ttft_ms_p50": "first token",
     "itl_ms_p50": "between tokens",
 }
 
 
-def report(servers: Sequence[Server], runs: Sequence[Run], wrong: Sequence[str], wanted: Wanted) -> None:
-    """Raises ConfigError for a file that cannot be written."""
+def report(servers: Sequence[Server], runs: Sequence[Run], failed: Sequence[str], files: ResultFiles) -> None:
+    """Prints the results and writes the files. ConfigError if a file cannot be written."""
     console = screen()
     for server in servers:
         console.print(f"{server.label}: {server.access.address}, {_about(server)}")
     pairs = pairs_of(runs, servers)
     console.print(_table(servers, runs, pairs))
-    for line in (*_ratios(pairs), *_sameness(runs, pairs)):
+    for line in (*_ratio_lines(pairs), *_equal_answer_lines(runs, pairs)):
         console.print(line)
-    for line in wrong:
+    for line in failed:
         console.print(f"WRONG: {line}", style="bold red")
-    if wanted.json is not None:
-        write_json(wanted.json, "serve", _figures(servers, runs, pairs, wrong))
-    if wanted.svg is not None:
-        for path in write_files(wanted.svg, _pictures(servers, runs)):
+    if files.json is not None:
+        write_json(files.json, "serve", _figures(servers, runs, pairs, failed))
+    if files.svg is not None:
+        for path in write_files(files.svg, _charts(servers, runs)):
             console.print(f"wrote {path}")
 
 
 def _about(server: Server) -> str:
-    return printable(f"{server.model} ({server.owner or 'owned by nobody'})")
+    return printable(f"{server.model} ({server.owner or 'unknown owner'})")
 
 
 # ---------------------------------------------------------------- for the terminal
@@ -69,25 +69,25 @@ def _table(servers: Sequence[Server], runs: Sequence[Run], pairs: Sequence[Pair]
         table.add_column(heading, justify="left" if "\n" not in heading else "right", no_wrap=True)
     for workload in workloads_of(runs):
         for server in servers:
-            table.add_row(workload, server.label, *_cells(of(runs, workload, server.label)))
+            table.add_row(workload, server.label, *_cells(figures_for(runs, workload, server.label)))
         ratios = [pair.ratios for pair in pairs if pair.workload == workload]
         if ratios:
-            medians = (f"{median(found[name] for found in ratios):.2f}" for name in WORDS)
+            medians = (f"{median(each[name] for each in ratios):.2f}" for name in LABELS)
             table.add_row(workload, "A / B", *medians, style="bold")
         table.add_section()
     return table
 
 
 def _cells(figures: Sequence[Figures]) -> Iterator[str]:
-    """Medians over repeats."""
-    yield f"{middle(figures, lambda f: f.output_tokens_per_s):,.1f}"
-    yield _both(figures, lambda f: f.ttft_ms_p50, lambda f: f.ttft_ms_p95)
-    yield _both(figures, lambda f: f.itl_ms_p50, lambda f: f.itl_ms_p95)
+    """Cells of one row: medians over repeats."""
+    yield f"{median_of(figures, lambda f: f.output_tokens_per_s):,.1f}"
+    yield _p50_and_p95(figures, lambda f: f.ttft_ms_p50, lambda f: f.ttft_ms_p95)
+    yield _p50_and_p95(figures, lambda f: f.itl_ms_p50, lambda f: f.itl_ms_p95)
     yield _found(figures)
 
 
-def _both(figures: Sequence[Figures], p50: Figure, p95: Figure) -> str:
-    return f"{_ms(middle(figures, p50))} / {_ms(middle(figures, p95))}"
+def _p50_and_p95(figures: Sequence[Figures], p50: Figure, p95: Figure) -> str:
+    return f"{_ms(median_of(figures, p50))} / {_ms(median_of(figures, p95))}"
 
 
 def _ms(value: float) -> str:
@@ -95,66 +95,65 @@ def _ms(value: float) -> str:
 
 
 def _found(figures: Sequence[Figures]) -> str:
-    told = [f for f in figures if f.hits is not None]
-    if not told:
-        return "not told"
-    found = sum(f.hits.found for f in told if f.hits is not None)
-    return f"{found / max(1, sum(f.prompt_tokens for f in told)):.1%}"
+    """Share of prompt tokens that were cached, over all repeats."""
+    reported = [f for f in figures if f.hits is not None]
+    if not reported:
+        return "not reported"
+    found = sum(f.hits.found for f in reported if f.hits is not None)
+    return f"{found / max(1, sum(f.prompt_tokens for f in reported)):.1%}"
 
 
-def _ratios(pairs: Sequence[Pair]) -> Iterator[str]:
-    """Each pair's, where there are several."""
+def _ratio_lines(pairs: Sequence[Pair]) -> Iterator[str]:
+    """The ratios of each pair, for workloads with several pairs: the table has only their medians."""
     for workload in dict.fromkeys(pair.workload for pair in pairs):
-        mine = [pair.ratios for pair in pairs if pair.workload == workload]
-        if len(mine) > 1:
-            said = (f"{words} {', '.join(f'{r[name]:.2f}' for r in mine)}" for name, words in WORDS.items())
-            yield f"{workload}, A / B pair by pair: {'; '.join(said)}"
+        ratios = [pair.ratios for pair in pairs if pair.workload == workload]
+        if len(ratios) > 1:
+            parts = (
+                f"{label} {', '.join(f'{each[name]:.2f}' for each in ratios)}"
+                for name, label in LABELS.items()
+            )
+            yield f"{workload}, A / B pair by pair: {'; '.join(parts)}"
 
 
-def _sameness(runs: Sequence[Run], pairs: Sequence[Pair]) -> Iterator[str]:
+def _equal_answer_lines(runs: Sequence[Run], pairs: Sequence[Pair]) -> Iterator[str]:
     for pair in pairs:
-        yield _same(
-            f"{pair.workload}, repeat {pair.repeat + 1}", pair.same, pair.answers, "the same from A and B"
-        )
-    for again in again_of(runs):
+        where = f"{pair.workload}, repeat {pair.repeat + 1}"
+        yield f"{where}: {pair.same} of {pair.answers} answers are the same from A and B"
+    for again in warm_repeats(runs):
         where = f"{again.workload} on {again.server}, repeat {again.repeat + 1}"
-        yield _same(where, again.same, again.answers, "the same as in repeat 1")
-
-
-def _same(where: str, same: int, answers: int, words: str) -> str:
-    return f"{where}: {same} of {answers} answers are {words}"
+        yield f"{where}: {again.same} of {again.answers} answers are the same as in repeat 1"
 
 
 # ---------------------------------------------------------------- for files
 
 
 def _figures(
-    servers: Sequence[Server], runs: Sequence[Run], pairs: Sequence[Pair], wrong: Sequence[str]
+    servers: Sequence[Server], runs: Sequence[Run], pairs: Sequence[Pair], failed: Sequence[str]
 ) -> dict[str, object]:
     return {
         "servers": [_server(server) for server in servers],
         "runs": [_run(run) for run in runs],
         "pairs": [_finite(asdict(pair)) for pair in pairs],
-        "again": [asdict(again) for again in again_of(runs)],
-        "wrong": list(wrong),
+        "again": [asdict(again) for again in warm_repeats(runs)],
+        "wrong": list(failed),
     }
 
 
 def _server(server: Server) -> dict[str, object]:
-    """Without its key."""
+    """Facts of a server, without its API key."""
     url, extra = str(server.access.address), [name for name, _ in server.extra]
     return {"label": server.label, "url": url, "model": server.model, "owner": server.owner, "extra": extra}
 
 
 def _run(run: Run) -> dict[str, object]:
-    found = asdict(run)
-    figures = found.pop("figures")
+    values = asdict(run)
+    figures = values.pop("figures")
     figures.pop("texts")
-    return _finite({**found, **figures})
+    return _finite({**values, **figures})
 
 
 def _finite(figures: dict[str, object]) -> dict[str, object]:
-    """JSON has no NaN: what was not measured is null."""
+    """Figures with null in place of NaN, which JSON does not have."""
     return {
         name: _finite(value)
         if isinstance(value, dict)
@@ -165,7 +164,7 @@ def _finite(figures: dict[str, object]) -> dict[str, object]:
     }
 
 
-def _pictures(servers: Sequence[Server], runs: Sequence[Run]) -> dict[str, str]:
+def _charts(servers: Sequence[Server], runs: Sequence[Run]) -> dict[str, str]:
     names = [f"{server.label}: {_about(server)}" for server in servers]
     about = machine_line()
     return {
@@ -173,11 +172,14 @@ def _pictures(servers: Sequence[Server], runs: Sequence[Run]) -> dict[str, str]:
             Chart(title, about, unit, ""),
             names,
             [
-                Group(name, [_bar(middle(of(runs, name, server.label), figure)) for server in servers])
+                Group(
+                    name,
+                    [_bar(median_of(figures_for(runs, name, server.label), figure)) for server in servers],
+                )
                 for name in workloads_of(runs)
             ],
         )
-        for file, title, unit, figure in PICTURES
+        for file, title, unit, figure in CHARTS
     }
 
 

@@ -1,4 +1,4 @@
-"""Runs of workloads side by side: medians, ratios pair by pair, and what is wrong with them."""
+"""Runs of workloads: medians, ratios between two servers, and checks of the results."""
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -8,52 +8,52 @@ from transom.bench.figures import Figures
 from transom.bench.server import Server
 
 COMPARED = ("output_tokens_per_s", "ttft_ms_p50", "itl_ms_p50")
-"""Figures whose ratio between two servers says something."""
+"""Figures that are compared between two servers."""
 
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """A workload played once against one server. `warm`: the same prompts were asked there before."""
+    """One workload against one server, once. `warm`: the server has had the same prompts before."""
 
     workload: str
     server: str
     repeat: int
     seed: int
     prompts: str
-    """Their digest."""
+    """Digest of the prompts."""
     warm: bool
     figures: Figures
 
 
 @dataclass(frozen=True, slots=True)
 class Pair:
-    """The same prompts to both servers, one right after the other. Ratios are the first's by the second's."""
+    """Two runs with the same prompts, one per server, right after each other. Ratios are first / second."""
 
     workload: str
     repeat: int
     ratios: dict[str, float]
     same: int
-    """Answers that are the same, of so many."""
+    """Number of answers that are equal, out of `answers`."""
     answers: int
 
 
 def workloads_of(runs: Sequence[Run]) -> list[str]:
-    """In the order played."""
+    """Names of the workloads, in the order in which they ran."""
     return list(dict.fromkeys(run.workload for run in runs))
 
 
-def of(runs: Sequence[Run], workload: str, server: str) -> list[Figures]:
-    """By repeat."""
+def figures_for(runs: Sequence[Run], workload: str, server: str) -> list[Figures]:
+    """Figures of one workload on one server, by repeat."""
     return [run.figures for run in runs if (run.workload, run.server) == (workload, server)]
 
 
-def middle(figures: Sequence[Figures], of: Callable[[Figures], float]) -> float:
-    """The median over repeats."""
-    return median(map(of, figures))
+def median_of(figures: Sequence[Figures], figure: Callable[[Figures], float]) -> float:
+    """The median of one figure over repeats."""
+    return median(map(figure, figures))
 
 
 def pairs_of(runs: Sequence[Run], servers: Sequence[Server]) -> list[Pair]:
-    """None for a single server."""
+    """The pairs of runs; an empty list for a single server."""
     if len(servers) < 2:
         return []
     first, second = (server.label for server in servers)
@@ -61,7 +61,7 @@ def pairs_of(runs: Sequence[Run], servers: Sequence[Server]) -> list[Pair]:
         _pair(workload, repeat, one, other)
         for workload in workloads_of(runs)
         for repeat, (one, other) in enumerate(
-            zip(of(runs, workload, first), of(runs, workload, second), strict=True)
+            zip(figures_for(runs, workload, first), figures_for(runs, workload, second), strict=True)
         )
     ]
 
@@ -80,8 +80,8 @@ def same_texts(one: Figures, other: Figures) -> int:
 
 
 @dataclass(frozen=True, slots=True)
-class Again:
-    """How many answers of a repeat are those of the first, to the same prompts."""
+class WarmRepeat:
+    """How many answers of a warm repeat equal those of the first repeat."""
 
     workload: str
     server: str
@@ -90,29 +90,29 @@ class Again:
     answers: int
 
 
-def again_of(runs: Sequence[Run]) -> list[Again]:
+def warm_repeats(runs: Sequence[Run]) -> list[WarmRepeat]:
     firsts = {(run.workload, run.server): run.figures for run in runs if not run.warm}
     return [
-        Again(run.workload, run.server, run.repeat, same_texts(first, run.figures), len(first.texts))
+        WarmRepeat(run.workload, run.server, run.repeat, same_texts(first, run.figures), len(first.texts))
         for run in runs
         if run.warm and (first := firsts[run.workload, run.server])
     ]
 
 
-# ---------------------------------------------------------------- what is wrong
+# ---------------------------------------------------------------- checks
 
 
-def complaints(runs: Sequence[Run], servers: Sequence[Server]) -> list[str]:
-    """A line for each run that failed, or whose cache was not as the workload has it."""
+def failed_checks(runs: Sequence[Run], servers: Sequence[Server]) -> list[str]:
+    """A line for each failed check: requests that failed, and more or fewer cache hits than possible."""
     by_label = {server.label: server for server in servers}
     return [
-        f"{run.workload} on {run.server}, repeat {run.repeat + 1}: {words}"
+        f"{run.workload} on {run.server}, repeat {run.repeat + 1}: {problem}"
         for run in runs
-        for words in _wrong(run, by_label[run.server])
+        for problem in _failed_checks(run, by_label[run.server])
     ]
 
 
-def _wrong(run: Run, server: Server) -> Iterator[str]:
+def _failed_checks(run: Run, server: Server) -> Iterator[str]:
     figures, hits = run.figures, run.figures.hits
     if figures.failed:
         yield f"{figures.failed} of {figures.requests} requests failed: {figures.first_failure}"
@@ -120,11 +120,11 @@ def _wrong(run: Run, server: Server) -> Iterator[str]:
         return
     if hits is not None and hits.found > hits.most and not run.warm:
         yield (
-            f"{hits.found:,} prompt tokens were found, and at most {hits.most:,} can be in an empty cache: "
-            f"its prompts were asked here before; start the server anew, or take another --seed"
+            f"{hits.found:,} prompt tokens were cached, an initially empty cache has at most {hits.most:,}: "
+            f"the server has had these prompts before; restart it, or choose another --seed"
         )
-    # What others find is theirs to say; that ours finds what is shared is what it is for.
+    # Other servers may cache as little as they like. Transom must find the prefixes that prompts share.
     if server.is_transom and not figures.failed and (hits is None or hits.found < hits.least):
-        found = "nobody says how many" if hits is None else f"{hits.found:,}"
+        found = "an unknown number of" if hits is None else f"{hits.found:,}"
         least = 0 if hits is None else hits.least
-        yield f"{found} prompt tokens were found, of {least:,} that prompts share: is the memory too small?"
+        yield f"{found} prompt tokens were cached, of {least:,} that prompts share: is the memory too small?"

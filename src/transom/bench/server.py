@@ -1,21 +1,22 @@
-"""A server that is measured: what it is, and one completion streamed from it."""
+"""The server under test: its model and abilities, and streamed completions from it."""
 
 from dataclasses import dataclass, replace
 from typing import Any
 
 import msgspec
 
-from transom.bench.http import Address, Broken, ask
+from transom.bench.http import Address, NoResponse, request
 from transom.errors import ConfigError, TransomError
 
 WARM_UP = "The first words of a server that was asked nothing before are"
+"""The prompt of the first request, which is not measured."""
 OWN = "transom"
-"""What our server says a model is owned by."""
+"""The owner of models in our server's model list."""
 
 
 @dataclass(frozen=True, slots=True)
 class Access:
-    """How a user says a server is reached. The key is told to nobody else."""
+    """How to reach a server, as given by the user. The key is sent to this server only."""
 
     address: Address
     model: str | None = None
@@ -23,7 +24,7 @@ class Access:
 
     def __post_init__(self) -> None:
         if self.key is not None and not (self.key.isascii() and self.key.isprintable()):
-            raise ConfigError("a key has letters, digits and signs only, and no line break")
+            raise ConfigError("an API key must be printable ASCII, without line breaks")
 
     @property
     def headers(self) -> dict[str, str]:
@@ -32,7 +33,7 @@ class Access:
 
 @dataclass(frozen=True, slots=True)
 class Server:
-    """A server that has answered. `extra` are fields of a request that it knows beyond OpenAI's."""
+    """A server that has answered once. `extra`: request fields beyond OpenAI's that it accepts."""
 
     label: str
     access: Access
@@ -47,9 +48,9 @@ class Server:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """`times` are when pieces of text came, by the clock of `began`; `cached_tokens` None if not told."""
+    """One answer. `times`: arrivals of its pieces of text. `cached_tokens` is None if not reported."""
 
-    began: float
+    sent_at: float
     times: tuple[float, ...]
     text: str
     prompt_tokens: int
@@ -59,14 +60,14 @@ class Answer:
 
 @dataclass(frozen=True, slots=True)
 class Failed:
-    """There was no answer, or not a whole one."""
+    """A request without a complete answer."""
 
-    why: str
+    reason: str
 
 
 async def complete(server: Server, prompt: str, tokens: int) -> Answer | Failed:
-    """Greedy, streamed, `tokens` long where the server can be told to go on."""
-    heard = _Hearing()
+    """A greedy, streamed completion. It has `tokens` tokens if the server accepts `ignore_eos`."""
+    stream = _Stream()
     body = {
         "model": server.model,
         "prompt": prompt,
@@ -79,36 +80,36 @@ async def complete(server: Server, prompt: str, tokens: int) -> Answer | Failed:
     access = server.access
     try:
         encoded = msgspec.json.encode(body)
-        reply = await ask(access.address, "/v1/completions", access.headers, encoded, heard.line)
-    except Broken as error:
+        response = await request(access.address, "/v1/completions", access.headers, encoded, stream.add)
+    except NoResponse as error:
         return Failed(str(error))
-    if reply.status != 200:
-        return Failed(f"HTTP {reply.status}: {_message(reply.body)}")
-    if reply.body:
-        return Failed("the answer is no event stream, though one was asked for")
-    return heard.answer(reply.began)
+    if response.status != 200:
+        return Failed(f"HTTP {response.status}: {_message(response.body)}")
+    if response.body:
+        return Failed("the response is not an event stream, although the request has stream: true")
+    return stream.answer(response.sent_at)
 
 
 def _message(body: bytes) -> str:
-    """Of an error in OpenAI's shape, else the beginning of whatever it is; one line."""
+    """One line: the message of an error in OpenAI's shape, otherwise the start of the body."""
     try:
         found = msgspec.json.decode(body, type=_Problem).error
     except msgspec.DecodeError:
         found = body[:200].decode("utf-8", "replace")
-    return _words(found)
+    return _one_line(found)
 
 
-def _words(error: object) -> str:
+def _one_line(error: object) -> str:
     text = error.get("message", error) if isinstance(error, dict) else error
     return printable(" ".join(str(text).split())[:300])
 
 
 def printable(text: str) -> str:
-    """What a stranger says, without what would move a terminal's cursor."""
+    """Text from a server without control characters, which could manipulate the terminal."""
     return "".join(letter if letter.isprintable() else "?" for letter in text)
 
 
-# ---------------------------------------------------------------- what is read of an answer
+# ---------------------------------------------------------------- the event stream
 
 
 class _Problem(msgspec.Struct):
@@ -126,7 +127,7 @@ class _Usage(msgspec.Struct):
 
 
 class _Timings(msgspec.Struct):
-    """llama.cpp's own count."""
+    """llama.cpp's count of cached tokens."""
 
     cache_n: int | None = None
 
@@ -145,26 +146,26 @@ class _Event(msgspec.Struct):
 _decode = msgspec.json.Decoder(_Event).decode
 
 
-class _Hearing:
-    """What has come of one stream. Mutable."""
+class _Stream:
+    """The events of one stream so far. Mutable."""
 
     def __init__(self) -> None:
         self._times: list[float] = []
         self._pieces: list[str] = []
         self._usage: _Usage | None = None
         self._timings: _Timings | None = None
-        self._trouble: str | None = None
+        self._error: str | None = None
 
-    def line(self, data: bytes, at: float) -> None:
+    def add(self, data: bytes, at: float) -> None:
         if data == b"[DONE]":
             return
         try:
             event = _decode(data)
         except msgspec.DecodeError as error:
-            self._trouble = f"the stream has what is no completion: {error}"
+            self._error = f"the stream contains an event that is not a completion: {error}"
             return
         if event.error is not None:
-            self._trouble = _words(event.error)
+            self._error = _one_line(event.error)
         self._usage = event.usage or self._usage
         self._timings = event.timings or self._timings
         for choice in event.choices or ():
@@ -172,14 +173,14 @@ class _Hearing:
                 self._times.append(at)
                 self._pieces.append(choice.text)
 
-    def answer(self, began: float) -> Answer | Failed:
-        if self._trouble is not None:
-            return Failed(self._trouble)
+    def answer(self, sent_at: float) -> Answer | Failed:
+        if self._error is not None:
+            return Failed(self._error)
         if self._usage is None:
-            return Failed("the stream does not say how many tokens it took (stream_options.include_usage)")
+            return Failed("the stream does not report token counts (stream_options.include_usage)")
         usage = self._usage
         return Answer(
-            began=began,
+            sent_at=sent_at,
             times=tuple(self._times),
             text="".join(self._pieces),
             prompt_tokens=usage.prompt_tokens,
@@ -194,7 +195,7 @@ class _Hearing:
         return None if self._timings is None else self._timings.cache_n
 
 
-# ---------------------------------------------------------------- meeting one
+# ---------------------------------------------------------------- the first contact
 
 
 class _Card(msgspec.Struct):
@@ -206,37 +207,41 @@ class _Cards(msgspec.Struct):
     data: list[_Card]
 
 
-async def meet(label: str, access: Access) -> Server:
-    """Ask which model there is, then for a few tokens: so it is warm, and known to count. TransomError."""
+async def connect(label: str, access: Access) -> Server:
+    """Finds the model, and requests a few tokens: the server must work and count them. TransomError."""
     card = await _card(access)
     server = Server(label, access, access.model or card.id, card.owned_by)
     first = await complete(server, WARM_UP, 8)
-    if isinstance(first, Failed) and first.why.startswith(("HTTP 400", "HTTP 422")):
-        # A field that is not OpenAI's may be the reason; then answers are as long as they are.
+    if isinstance(first, Failed) and first.reason.startswith(("HTTP 400", "HTTP 422")):
+        # The server may have refused the field `ignore_eos`. Without it, answers have any length.
         server = replace(server, extra=())
         first = await complete(server, WARM_UP, 8)
     if isinstance(first, Failed):
-        raise TransomError(f"{access.address}/v1/completions: {first.why}")
+        raise TransomError(f"{access.address}/v1/completions: {first.reason}")
     return server
 
 
 async def _card(access: Access) -> _Card:
-    """Of the model that was named, else of the first."""
+    """The list entry of the model that the user named, or of the first model."""
     url = f"{access.address}/v1/models"
     try:
-        reply = await ask(access.address, "/v1/models", access.headers)
-    except Broken as error:
+        response = await request(access.address, "/v1/models", access.headers)
+    except NoResponse as error:
         raise TransomError(f"{access.address}: {error}") from None
-    if reply.status in (401, 403):
-        raise TransomError(f"{url}: HTTP {reply.status}: it wants a key: --api-key, or OPENAI_API_KEY")
-    cards = _cards(reply.body) if reply.status == 200 else []
+    if response.status in (401, 403):
+        raise TransomError(
+            f"{url}: HTTP {response.status}: the server requires a key: --api-key, or OPENAI_API_KEY"
+        )
+    cards = _cards(response.body) if response.status == 200 else []
     named = [card for card in cards if access.model in (None, card.id)]
     if named:
         return named[0]
     if access.model is not None:
-        return _Card(access.model)  # some list nothing, or other names; the completion will tell
-    if reply.status != 200:
-        raise TransomError(f"{url}: HTTP {reply.status}: is the path right? --model NAME does without it")
+        return _Card(access.model)  # some servers list no model, or other names; the completion will show
+    if response.status != 200:
+        raise TransomError(
+            f"{url}: HTTP {response.status}: is the path right? With --model NAME it is not needed"
+        )
     raise TransomError(f"{url} lists no model; name one with --model")
 
 

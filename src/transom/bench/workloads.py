@@ -1,4 +1,4 @@
-"""What clients ask in `transom bench serve`: closed loops, whose prompts are a function of name and seed."""
+"""Workloads of `transom bench serve`: closed loops of clients, with prompts made from a seed."""
 
 import hashlib
 from collections.abc import Mapping, Sequence
@@ -11,10 +11,10 @@ from transom.errors import ConfigError
 
 @dataclass(frozen=True, slots=True)
 class Workload:
-    """Conversations of some turns; so many clients take one turn each at a time, first come, first served.
+    """Conversations of `turns` turns. At most `clients` requests run at a time, first come, first served.
 
-    A prompt has `shared_characters` of prose, the same for all, then `words` drawn at random. Later turns add
-    the answer and words of their own, as said in a dialogue.
+    A first prompt has `shared_characters` of prose, the same in all conversations, then `words` random words.
+    Each later turn appends the answer and new random words.
     """
 
     name: str
@@ -33,35 +33,35 @@ class Workload:
 
 @dataclass(frozen=True, slots=True)
 class Prompts:
-    """Of each conversation what each turn adds; every first turn begins with `shared`."""
+    """Per conversation, the text that each turn appends. Every first turn begins with `shared`."""
 
     shared: str
     conversations: tuple[tuple[str, ...], ...]
 
     @property
     def digest(self) -> str:
-        """The same for the same prompts: the text they are made of depends on the version of Python."""
+        """Identifies the prompts: their text depends on the version of Python."""
         return hashlib.sha256(repr(self.conversations).encode()).hexdigest()[:16]
 
 
 def make_prompts(workload: Workload, seed: int) -> Prompts:
-    """The same for the same workload and seed; different workloads have nothing in common."""
-    chance = Random(f"{workload.name} {seed}")
-    shared = passage(chance, workload.shared_characters)
-    said = [
-        [random_words(chance, workload.words) for _ in range(workload.turns)]
+    """The same prompts for the same workload and seed. Different workloads share no text."""
+    random = Random(f"{workload.name} {seed}")
+    shared = passage(random, workload.shared_characters)
+    messages = [
+        [random_words(random, workload.words) for _ in range(workload.turns)]
         for _ in range(workload.conversations)
     ]
     prompts: tuple[tuple[str, ...], ...]
     if workload.turns == 1:
-        prompts = tuple((_joined(shared, turns[0]),) for turns in said)
+        prompts = tuple((_joined(shared, turns[0]),) for turns in messages)
     else:
-        prompts = tuple(_dialogue(shared, turns) for turns in said)
+        prompts = tuple(_dialogue(shared, turns) for turns in messages)
     return Prompts(shared, prompts)
 
 
-def _dialogue(system: str, said: Sequence[str]) -> tuple[str, ...]:
-    turns = [f"User: {words}\nModel:" for words in said]
+def _dialogue(system: str, messages: Sequence[str]) -> tuple[str, ...]:
+    turns = [f"User: {words}\nModel:" for words in messages]
     return (_joined(system, turns[0]), *[f"\n\n{turn}" for turn in turns[1:]])
 
 
@@ -96,12 +96,12 @@ WORKLOADS: Mapping[str, Workload] = {
         ),
     )
 }
-"""Lengths were chosen with the tokenizer of Gemma 3: 0.21 tokens a character of prose, 1.31 a random word."""
+"""Lengths were select with Gemma 3's tokenizer: 0.21 tokens per character of prose, 1.31 per random word."""
 
 
-def chosen(names: Sequence[str], known: Mapping[str, Workload] = WORKLOADS) -> list[Workload]:
-    """In the order asked; without a name, all. Raises ConfigError for an unknown one."""
+def select(names: Sequence[str], known: Mapping[str, Workload] = WORKLOADS) -> list[Workload]:
+    """The named workloads, in this order; all if no name is given. ConfigError for an unknown name."""
     for name in names:
         if name not in known:
-            raise ConfigError(f"--workloads has {name!r}; it must be of {', '.join(known)}")
+            raise ConfigError(f"--workloads has {name!r}; each must be one of {', '.join(known)}")
     return [known[name] for name in names or known]

@@ -1,4 +1,4 @@
-"""Lines and stacked areas, over axes that begin at 0."""
+"""Line charts and stacked areas. Both axes start at 0."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -8,22 +8,22 @@ from transom.bench.charts.page import COLOURS, GREY, LEFT, RULE, WIDTH, Chart, p
 
 HEIGHT = 420
 RIGHT, TOP, BOTTOM = 24, 84, 84
-"""Around the field in which values are drawn; `LEFT` is every picture's."""
+"""Margins around the plot, in pixels. `LEFT` is the same in all charts."""
 
 
 @dataclass(frozen=True, slots=True)
 class Series:
-    """One y for each x of the chart, or an x of its own for each y."""
+    """Values of one line or area. `x` is needed if the chart has no common x values."""
 
     name: str
     y: Sequence[float]
     x: Sequence[float] = ()
     colour: str = ""
-    """The next of `COLOURS` if not given."""
+    """By default the next one of `COLOURS`."""
 
 
 def lines_svg(chart: Chart, series: Sequence[Series], y_max: float) -> str:
-    """A line for each series over its own `x`."""
+    """One line per series, over the `x` of the series."""
     x_max = max((max(s.x, default=0.0) for s in series), default=0.0)
     field = Field(x_max or 1.0, y_max)
     drawn = [
@@ -34,7 +34,7 @@ def lines_svg(chart: Chart, series: Sequence[Series], y_max: float) -> str:
 
 
 def areas_svg(chart: Chart, x: Sequence[float], series: Sequence[Series]) -> str:
-    """Areas over the same `x`, one on top of the other, the first lowest."""
+    """Stacked areas over a common `x`; the first series is at the bottom."""
     below = [0.0] * len(x)
     tops = []
     for one in series:
@@ -51,7 +51,7 @@ def areas_svg(chart: Chart, x: Sequence[float], series: Sequence[Series]) -> str
 
 @dataclass(frozen=True, slots=True)
 class Field:
-    """Where values lie on the picture: both axes begin at 0."""
+    """Maps values to pixels."""
 
     x_max: float
     y_max: float
