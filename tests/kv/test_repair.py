@@ -4,7 +4,6 @@ from itertools import product
 
 import numpy as np
 import pytest
-from tests.kv.layered import LayeredWorld, is_enough, latest_start
 from tests.kv.test_fork import fork
 from tests.kv.test_machine import CONTEXT, CacheMachine, one_operation
 from tests.kv.world import World, components
@@ -17,6 +16,7 @@ from transom.kv.eviction import reclaim
 from transom.kv.layout import pages_alone
 from transom.kv.match import repair_start
 from transom.values import RequestId
+from transom_lab.worlds.repair_oracle import is_enough, latest_start
 
 MODELS = (
     ("FW", (0, 1)),
@@ -35,11 +35,11 @@ def up_to(end: int, *more: int) -> list[int]:
     return [*range(1, end + 1), *more]
 
 
-def hybrid(page_size: int, window: int, layers: tuple[int, ...], pages: int = 64) -> LayeredWorld:
-    return LayeredWorld(components("FW", window), (pages, pages), page_size, layers)
+def hybrid(page_size: int, window: int, layers: tuple[int, ...], pages: int = 64) -> World:
+    return World(components("FW", window), (pages, pages), page_size, layers=layers)
 
 
-def lose_windows(world: LayeredWorld) -> None:
+def lose_windows(world: World) -> None:
     with world.cache.transaction():
         reclaim(inside(world.cache).tree, 1, inside(world.cache).pools[1].idle)
 
@@ -293,7 +293,7 @@ class RepairMachine(CacheMachine):
     def begin_with(self, page_size: int, window: int, mix: str, layers: tuple[int, ...], slack: int) -> None:
         kinds = components(mix, window)
         pages = tuple(pages_alone(kind, page_size, CONTEXT, 1) + slack for kind in kinds)
-        self.world = LayeredWorld(kinds, pages, page_size, layers, context=CONTEXT)
+        self.world = World(kinds, pages, page_size, layers=layers, context=CONTEXT)
         self.cache = self.world.cache
         self.seen: list[list[int]] = [[0] * CONTEXT]
 
@@ -319,13 +319,14 @@ def lose_some(machine: RepairMachine, random: np.random.Generator) -> None:
                 reclaim(inside(cache).tree, component, int(random.integers(0, pool.idle + 1)))
 
 
+@pytest.mark.parametrize("seeds", [range(1), pytest.param(range(1, 7), marks=pytest.mark.slow)])
 @pytest.mark.parametrize(("mix", "layers"), MODELS)
 @pytest.mark.parametrize("window", [1, 2, 4, 7])
 @pytest.mark.parametrize("page_size", [1, 3, 4, 16])
 def test_walks_with_repairs_read_and_file_only_what_is_exact(
-    page_size: int, window: int, mix: str, layers: tuple[int, ...]
+    page_size: int, window: int, mix: str, layers: tuple[int, ...], seeds: range
 ) -> None:
-    for seed in range(2):
+    for seed in seeds:
         walk(page_size, window, mix, layers, seed).teardown()
 
 

@@ -35,9 +35,9 @@ SCHEDULER_LOAD = SchedulerLoad(running=4, prompt=20, cached=32, fresh=4, rounds=
 @pytest.mark.parametrize(
     ("bench", "sheets"),
     [
-        (lambda wanted: bench_micro((), wanted, sizes=SIZES), tuple(PARTS)),
-        (lambda wanted: bench_kv(wanted, CACHE_LOAD), ("operations",)),
-        (lambda wanted: bench_sched(wanted, SCHEDULER_LOAD), ("steps",)),
+        (lambda files: bench_micro((), files, sizes=SIZES), tuple(PARTS)),
+        (lambda files: bench_kv(files, CACHE_LOAD), ("operations",)),
+        (lambda files: bench_sched(files, SCHEDULER_LOAD), ("steps",)),
     ],
     ids=["micro", "kv", "sched"],
 )

@@ -54,7 +54,7 @@ class CacheLoad:
 DEFAULT = CacheLoad()
 
 
-def bench_kv(wanted: ResultFiles, load: CacheLoad = DEFAULT) -> None:
+def bench_kv(files: ResultFiles, load: CacheLoad = DEFAULT) -> None:
     """Raises ConfigError for a file that cannot be written."""
     sixteen, one = CacheBench(16, load).rows(), CacheBench(1, load).rows()
     rows = [Row(name, (wide, narrow)) for (name, wide), (_, narrow) in zip(sixteen, one, strict=True)]
@@ -64,7 +64,7 @@ def bench_kv(wanted: ResultFiles, load: CacheLoad = DEFAULT) -> None:
     columns = ("page 16", "page 1")
     tokens = load.prefixes * load.prefix + load.sequences * load.suffix
     title = f"us, median; {tokens:,} tokens in the cache"
-    publish("kv", [Sheet("operations", title, columns, tuple(rows), columns, "us")], wanted)
+    publish("kv", [Sheet("operations", title, columns, tuple(rows), columns, "us")], files)
 
 
 def median_us(measured: Callable[[int], object], prepare: Callable[[int], object], rounds: int) -> float:

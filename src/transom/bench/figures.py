@@ -1,4 +1,4 @@
-"""Figures of one run of a workload: latencies, throughput and cache hits."""
+"""Figures of one run of a workload: latencies, throughput, and prompt tokens found in the cache."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -11,25 +11,34 @@ from transom.bench.server import Answer, Failed
 from transom.bench.workloads import Workload
 
 FOUND_SHARE = 0.9
-"""Share of the common tokens that must be found. Not all can be: a page may be incomplete, and where two
-texts meet, the tokenizer may join characters differently."""
+"""The share of common tokens that a cache must find. It cannot find all: the last page of a prefix may not
+be whole, and at the seam of two texts the tokenizer may split differently."""
 CHANCE_TOKENS = 8
-"""Tokens of a prompt that may be found by chance: the begin token, or random words that occurred before."""
+"""Tokens per prompt that may be found by chance: the first token of every text, or a repeated random word."""
 
 
 @dataclass(frozen=True, slots=True)
 class Hits:
-    """Prompt tokens found in the cache, and the bounds for a cache that was empty at the start."""
+    """Prompt tokens found in a cache, and the range in which they lie if the cache was empty at the start.
+
+    For `least`, each prompt finds `FOUND_SHARE` of the common prefix or of its previous turn.
+    """
 
     found: int
     least: int
-    """Lower bound: prompts share this many tokens with prompts that are computed or in progress."""
     most: int
 
 
 @dataclass(frozen=True, slots=True)
 class Figures:
-    """Times in milliseconds. `itl`: time between arrivals of pieces of text. NaN if there was no piece."""
+    """Times are in milliseconds, and NaN without a measurement. `itl` is the time between pieces of text.
+
+    seconds, client_cpu_seconds
+                of the whole run; CPU time of this process, to show whether the client was the bottleneck
+    tpot_ms_p50 time from an answer's first to its last token, divided by the tokens after the first
+    hits        None if the server does not report cached tokens
+    texts       answers in the order of the prompts; "" for failed requests
+    """
 
     requests: int
     failed: int
@@ -45,20 +54,17 @@ class Figures:
     itl_ms_p95: float
     itl_ms_max: float
     tpot_ms_p50: float
-    """Per answer: the time from its first to its last token, per token after the first."""
     hits: Hits | None
-    """None if the server does not report cached tokens."""
     first_failure: str | None
     texts: tuple[str, ...]
-    """Answers in the order of the prompts; "" for a failed request."""
 
 
 def figures_of(workload: Workload, played: Played) -> Figures:
-    replies = [answer for answers in played.conversations for answer in answers]
-    answers = [answer for answer in replies if isinstance(answer, Answer)]
-    failures = [answer.reason for answer in replies if isinstance(answer, Failed)]
+    everything = [answer for answers in played.conversations for answer in answers]
+    answers = [answer for answer in everything if isinstance(answer, Answer)]
+    failures = [answer.reason for answer in everything if isinstance(answer, Failed)]
     prompt, output = sum(a.prompt_tokens for a in answers), sum(a.output_tokens for a in answers)
-    ttft = [1e3 * (a.times[0] - a.sent_at) for a in answers if a.times]
+    ttft = [1e3 * (a.times[0] - a.began) for a in answers if a.times]
     itl = [1e3 * (later - sooner) for a in answers for sooner, later in pairwise(a.times)]
     return Figures(
         requests=workload.requests,
@@ -99,7 +105,8 @@ def _texts(workload: Workload, played: Played) -> Iterator[str]:
 
 
 def _hits(played: Played) -> Hits | None:
-    """Cache hits. The first conversation computes the shared prefix; all later ones can find it."""
+    """None if the server does not report cached tokens."""
+    # The first prompt computes the common prefix, so it counts once less than there are conversations.
     found, shared, most = 0, -played.shared_tokens, -played.shared_tokens
     for answers in played.conversations:
         before: Answer | None = None

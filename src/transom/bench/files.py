@@ -1,4 +1,4 @@
-"""The terminal, and files named by the user."""
+"""The console for results, and files that the user names."""
 
 import sys
 from collections.abc import Iterator, Mapping
@@ -11,15 +11,14 @@ from transom.errors import ConfigError
 
 
 def screen() -> Console:
-    """A console on standard output. Without a terminal it is wide enough for all tables."""
-    # No markup: names of models and servers may contain brackets.
+    """A console on stdout, 160 columns wide if piped. No markup: names and texts may contain brackets."""
     width = None if sys.stdout.isatty() else 160
     return Console(soft_wrap=True, highlight=False, markup=False, width=width)
 
 
 @contextmanager
 def writing(path: Path) -> Iterator[None]:
-    """Turns OSError inside the block into ConfigError that names `path`."""
+    """Turns an OSError within the block into a ConfigError that names `path`."""
     try:
         yield
     except OSError as error:
@@ -27,7 +26,7 @@ def writing(path: Path) -> Iterator[None]:
 
 
 def write_files(folder: Path, texts: Mapping[str, str]) -> list[Path]:
-    """Writes texts by file name into a folder, created if missing. Returns the paths. ConfigError."""
+    """Writes `texts`, by file name, into a new or old `folder`. Returns the paths. Raises ConfigError."""
     with writing(folder):
         folder.mkdir(parents=True, exist_ok=True)
         for name, text in texts.items():

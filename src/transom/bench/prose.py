@@ -1,4 +1,4 @@
-"""Random English text, drawn from the documentation that every Python contains: nothing is downloaded."""
+"""English text for prompts, drawn with a seed from the documentation that every Python contains."""
 
 import re
 from functools import cache
@@ -7,12 +7,12 @@ from random import Random
 
 PARAGRAPH_CHARACTERS_MIN = 120
 PLAIN_SHARE_MIN = 0.9
-"""Least share of letters, spaces, periods and commas: grammars and tables would have twice the tokens."""
+"""Least share of letters and plain punctuation. Grammars and tables take twice the tokens per character."""
 
 
 @cache
 def prose() -> str:
-    """About 210,000 characters of distinct paragraphs."""
+    """About 210,000 characters of prose, in paragraphs. No paragraph occurs twice."""
     paragraphs = (" ".join(text.split()) for text in _everything().split("\n\n"))
     return "\n\n".join(dict.fromkeys(text for text in paragraphs if _is_prose(text)))
 
@@ -33,7 +33,7 @@ def _vocabulary() -> tuple[str, ...]:
 
 
 def passage(random: Random, characters: int) -> str:
-    """Whole words from a random position in `prose`: at most `characters`, and at most one word less."""
+    """Whole words from a random place of the prose, `characters` long or less than a word shorter."""
     if characters == 0:
         return ""
     start = random.randrange(len(prose()) - characters - 40)
@@ -42,5 +42,5 @@ def passage(random: Random, characters: int) -> str:
 
 
 def random_words(random: Random, count: int) -> str:
-    """Words in random order, so that two texts share no prefix."""
+    """Words in random order, so that no cache holds them and no two prompts share a prefix."""
     return " ".join(random.choices(_vocabulary(), k=count))

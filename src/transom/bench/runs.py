@@ -1,4 +1,4 @@
-"""Runs of workloads: medians, ratios between two servers, and checks of the results."""
+"""Compares runs of workloads: medians, ratios pair by pair, and checks."""
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -13,47 +13,49 @@ COMPARED = ("output_tokens_per_s", "ttft_ms_p50", "itl_ms_p50")
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """One workload against one server, once. `warm`: the server has had the same prompts before."""
+    """A workload played once against one server. `warm`: this server had the same prompts before."""
 
     workload: str
     server: str
     repeat: int
     seed: int
     prompts: str
-    """Digest of the prompts."""
+    """The digest of the prompts."""
     warm: bool
     figures: Figures
 
 
 @dataclass(frozen=True, slots=True)
 class Pair:
-    """Two runs with the same prompts, one per server, right after each other. Ratios are first / second."""
+    """The same prompts played against both servers, one right after the other.
+
+    `ratios` are the first server's figures divided by the second's; `same` of `answers` answers are equal.
+    """
 
     workload: str
     repeat: int
     ratios: dict[str, float]
     same: int
-    """Number of answers that are equal, out of `answers`."""
     answers: int
 
 
 def workloads_of(runs: Sequence[Run]) -> list[str]:
-    """Names of the workloads, in the order in which they ran."""
+    """The names, in the order in which they were played."""
     return list(dict.fromkeys(run.workload for run in runs))
 
 
-def figures_for(runs: Sequence[Run], workload: str, server: str) -> list[Figures]:
-    """Figures of one workload on one server, by repeat."""
+def of(runs: Sequence[Run], workload: str, server: str) -> list[Figures]:
+    """The figures of one workload on one server, by repeat."""
     return [run.figures for run in runs if (run.workload, run.server) == (workload, server)]
 
 
-def median_of(figures: Sequence[Figures], figure: Callable[[Figures], float]) -> float:
-    """The median of one figure over repeats."""
-    return median(map(figure, figures))
+def middle(figures: Sequence[Figures], of: Callable[[Figures], float]) -> float:
+    """The median over repeats."""
+    return median(map(of, figures))
 
 
 def pairs_of(runs: Sequence[Run], servers: Sequence[Server]) -> list[Pair]:
-    """The pairs of runs; an empty list for a single server."""
+    """The pairs of runs with the same prompts; empty for a single server."""
     if len(servers) < 2:
         return []
     first, second = (server.label for server in servers)
@@ -61,7 +63,7 @@ def pairs_of(runs: Sequence[Run], servers: Sequence[Server]) -> list[Pair]:
         _pair(workload, repeat, one, other)
         for workload in workloads_of(runs)
         for repeat, (one, other) in enumerate(
-            zip(figures_for(runs, workload, first), figures_for(runs, workload, second), strict=True)
+            zip(of(runs, workload, first), of(runs, workload, second), strict=True)
         )
     ]
 
@@ -80,8 +82,8 @@ def same_texts(one: Figures, other: Figures) -> int:
 
 
 @dataclass(frozen=True, slots=True)
-class WarmRepeat:
-    """How many answers of a warm repeat equal those of the first repeat."""
+class Again:
+    """How many answers of a repeat equal the answers of the first repeat to the same prompts."""
 
     workload: str
     server: str
@@ -90,10 +92,10 @@ class WarmRepeat:
     answers: int
 
 
-def warm_repeats(runs: Sequence[Run]) -> list[WarmRepeat]:
+def again_of(runs: Sequence[Run]) -> list[Again]:
     firsts = {(run.workload, run.server): run.figures for run in runs if not run.warm}
     return [
-        WarmRepeat(run.workload, run.server, run.repeat, same_texts(first, run.figures), len(first.texts))
+        Again(run.workload, run.server, run.repeat, same_texts(first, run.figures), len(first.texts))
         for run in runs
         if run.warm and (first := firsts[run.workload, run.server])
     ]
@@ -102,17 +104,17 @@ def warm_repeats(runs: Sequence[Run]) -> list[WarmRepeat]:
 # ---------------------------------------------------------------- checks
 
 
-def failed_checks(runs: Sequence[Run], servers: Sequence[Server]) -> list[str]:
-    """A line for each failed check: requests that failed, and more or fewer cache hits than possible."""
+def complaints(runs: Sequence[Run], servers: Sequence[Server]) -> list[str]:
+    """One line for each failed check: requests that failed, or cache hits outside the possible range."""
     by_label = {server.label: server for server in servers}
     return [
-        f"{run.workload} on {run.server}, repeat {run.repeat + 1}: {problem}"
+        f"{run.workload} on {run.server}, repeat {run.repeat + 1}: {words}"
         for run in runs
-        for problem in _failed_checks(run, by_label[run.server])
+        for words in _wrong(run, by_label[run.server])
     ]
 
 
-def _failed_checks(run: Run, server: Server) -> Iterator[str]:
+def _wrong(run: Run, server: Server) -> Iterator[str]:
     figures, hits = run.figures, run.figures.hits
     if figures.failed:
         yield f"{figures.failed} of {figures.requests} requests failed: {figures.first_failure}"
@@ -120,11 +122,11 @@ def _failed_checks(run: Run, server: Server) -> Iterator[str]:
         return
     if hits is not None and hits.found > hits.most and not run.warm:
         yield (
-            f"{hits.found:,} prompt tokens were cached, an initially empty cache has at most {hits.most:,}: "
-            f"the server has had these prompts before; restart it, or choose another --seed"
+            f"{hits.found:,} prompt tokens were found, but a cache that was empty has at most {hits.most:,}: "
+            f"the server had these prompts before; restart it, or use another --seed"
         )
-    # Other servers may cache as little as they like. Transom must find the prefixes that prompts share.
+    # Only Transom promises to find shared prefixes. Other servers may cache as they like.
     if server.is_transom and not figures.failed and (hits is None or hits.found < hits.least):
         found = "an unknown number of" if hits is None else f"{hits.found:,}"
         least = 0 if hits is None else hits.least
-        yield f"{found} prompt tokens were cached, of {least:,} that prompts share: is the memory too small?"
+        yield f"{found} prompt tokens were found, of {least:,} that prompts share: is the memory too small?"

@@ -1,22 +1,21 @@
-"""The server under test: its model and abilities, and streamed completions from it."""
+"""A server under test: how to reach it, its model, and streamed completions from it."""
 
 from dataclasses import dataclass, replace
 from typing import Any
 
 import msgspec
 
-from transom.bench.http import Address, NoResponse, request
+from transom.bench.http import Address, Broken, ask
 from transom.errors import ConfigError, TransomError
 
 WARM_UP = "The first words of a server that was asked nothing before are"
-"""The prompt of the first request, which is not measured."""
 OWN = "transom"
-"""The owner of models in our server's model list."""
+"""The `owned_by` of models on a Transom server."""
 
 
 @dataclass(frozen=True, slots=True)
 class Access:
-    """How to reach a server, as given by the user. The key is sent to this server only."""
+    """How to reach a server. The key is sent to this server only, and never printed or written."""
 
     address: Address
     model: str | None = None
@@ -24,7 +23,7 @@ class Access:
 
     def __post_init__(self) -> None:
         if self.key is not None and not (self.key.isascii() and self.key.isprintable()):
-            raise ConfigError("an API key must be printable ASCII, without line breaks")
+            raise ConfigError("a key has letters, digits and signs only, and no line break")
 
     @property
     def headers(self) -> dict[str, str]:
@@ -33,7 +32,7 @@ class Access:
 
 @dataclass(frozen=True, slots=True)
 class Server:
-    """A server that has answered once. `extra`: request fields beyond OpenAI's that it accepts."""
+    """A server that has answered. `extra` are request fields beyond OpenAI's that it accepts."""
 
     label: str
     access: Access
@@ -48,9 +47,12 @@ class Server:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """One answer. `times`: arrivals of its pieces of text. `cached_tokens` is None if not reported."""
+    """A complete answer. `times` are the arrivals of its pieces of text, on the clock of `began`.
 
-    sent_at: float
+    `cached_tokens` is None if the server does not report it.
+    """
+
+    began: float
     times: tuple[float, ...]
     text: str
     prompt_tokens: int
@@ -66,7 +68,7 @@ class Failed:
 
 
 async def complete(server: Server, prompt: str, tokens: int) -> Answer | Failed:
-    """A greedy, streamed completion. It has `tokens` tokens if the server accepts `ignore_eos`."""
+    """A greedy, streamed completion. It has `tokens` tokens if the server can ignore the end token."""
     stream = _Stream()
     body = {
         "model": server.model,
@@ -80,36 +82,36 @@ async def complete(server: Server, prompt: str, tokens: int) -> Answer | Failed:
     access = server.access
     try:
         encoded = msgspec.json.encode(body)
-        response = await request(access.address, "/v1/completions", access.headers, encoded, stream.add)
-    except NoResponse as error:
+        reply = await ask(access.address, "/v1/completions", access.headers, encoded, stream.line)
+    except Broken as error:
         return Failed(str(error))
-    if response.status != 200:
-        return Failed(f"HTTP {response.status}: {_message(response.body)}")
-    if response.body:
-        return Failed("the response is not an event stream, although the request has stream: true")
-    return stream.answer(response.sent_at)
+    if reply.status != 200:
+        return Failed(f"HTTP {reply.status}: {_message(reply.body)}")
+    if reply.body:
+        return Failed("the answer is not an event stream, although the request asked for one")
+    return stream.answer(reply.began)
 
 
 def _message(body: bytes) -> str:
-    """One line: the message of an error in OpenAI's shape, otherwise the start of the body."""
+    """The message of an error in OpenAI's format, otherwise the beginning of the body. One line."""
     try:
-        found = msgspec.json.decode(body, type=_Problem).error
+        error = msgspec.json.decode(body, type=_Problem).error
     except msgspec.DecodeError:
-        found = body[:200].decode("utf-8", "replace")
-    return _one_line(found)
+        error = body[:200].decode("utf-8", "replace")
+    return _words(error)
 
 
-def _one_line(error: object) -> str:
+def _words(error: object) -> str:
     text = error.get("message", error) if isinstance(error, dict) else error
     return printable(" ".join(str(text).split())[:300])
 
 
 def printable(text: str) -> str:
-    """Text from a server without control characters, which could manipulate the terminal."""
+    """Text from a server, without control characters: these could move the cursor of the terminal."""
     return "".join(letter if letter.isprintable() else "?" for letter in text)
 
 
-# ---------------------------------------------------------------- the event stream
+# ---------------------------------------------------------------- streams
 
 
 class _Problem(msgspec.Struct):
@@ -127,7 +129,7 @@ class _Usage(msgspec.Struct):
 
 
 class _Timings(msgspec.Struct):
-    """llama.cpp's count of cached tokens."""
+    """llama.cpp's own count."""
 
     cache_n: int | None = None
 
@@ -147,25 +149,25 @@ _decode = msgspec.json.Decoder(_Event).decode
 
 
 class _Stream:
-    """The events of one stream so far. Mutable."""
+    """Collects the events of one stream. Mutable."""
 
     def __init__(self) -> None:
         self._times: list[float] = []
         self._pieces: list[str] = []
         self._usage: _Usage | None = None
         self._timings: _Timings | None = None
-        self._error: str | None = None
+        self._trouble: str | None = None
 
-    def add(self, data: bytes, at: float) -> None:
+    def line(self, data: bytes, at: float) -> None:
         if data == b"[DONE]":
             return
         try:
             event = _decode(data)
         except msgspec.DecodeError as error:
-            self._error = f"the stream contains an event that is not a completion: {error}"
+            self._trouble = f"an event of the stream is not a completion: {error}"
             return
         if event.error is not None:
-            self._error = _one_line(event.error)
+            self._trouble = _words(event.error)
         self._usage = event.usage or self._usage
         self._timings = event.timings or self._timings
         for choice in event.choices or ():
@@ -173,14 +175,14 @@ class _Stream:
                 self._times.append(at)
                 self._pieces.append(choice.text)
 
-    def answer(self, sent_at: float) -> Answer | Failed:
-        if self._error is not None:
-            return Failed(self._error)
+    def answer(self, began: float) -> Answer | Failed:
+        if self._trouble is not None:
+            return Failed(self._trouble)
         if self._usage is None:
-            return Failed("the stream does not report token counts (stream_options.include_usage)")
+            return Failed("the stream does not report its tokens (stream_options.include_usage)")
         usage = self._usage
         return Answer(
-            sent_at=sent_at,
+            began=began,
             times=tuple(self._times),
             text="".join(self._pieces),
             prompt_tokens=usage.prompt_tokens,
@@ -195,10 +197,12 @@ class _Stream:
         return None if self._timings is None else self._timings.cache_n
 
 
-# ---------------------------------------------------------------- the first contact
+# ---------------------------------------------------------------- first contact
 
 
 class _Card(msgspec.Struct):
+    """A model in the list of a server."""
+
     id: str
     owned_by: str = ""
 
@@ -207,13 +211,16 @@ class _Cards(msgspec.Struct):
     data: list[_Card]
 
 
-async def connect(label: str, access: Access) -> Server:
-    """Finds the model, and requests a few tokens: the server must work and count them. TransomError."""
+async def meet(label: str, access: Access) -> Server:
+    """Asks for the model, then for a few tokens. That warms the server up, and shows that it reports usage.
+
+    Raises TransomError if the server cannot be measured.
+    """
     card = await _card(access)
     server = Server(label, access, access.model or card.id, card.owned_by)
     first = await complete(server, WARM_UP, 8)
     if isinstance(first, Failed) and first.reason.startswith(("HTTP 400", "HTTP 422")):
-        # The server may have refused the field `ignore_eos`. Without it, answers have any length.
+        # The server may refuse fields that OpenAI does not have. Without ignore_eos answers may be shorter.
         server = replace(server, extra=())
         first = await complete(server, WARM_UP, 8)
     if isinstance(first, Failed):
@@ -222,26 +229,22 @@ async def connect(label: str, access: Access) -> Server:
 
 
 async def _card(access: Access) -> _Card:
-    """The list entry of the model that the user named, or of the first model."""
+    """The entry of the model that the user named, otherwise the first in the list."""
     url = f"{access.address}/v1/models"
     try:
-        response = await request(access.address, "/v1/models", access.headers)
-    except NoResponse as error:
+        reply = await ask(access.address, "/v1/models", access.headers)
+    except Broken as error:
         raise TransomError(f"{access.address}: {error}") from None
-    if response.status in (401, 403):
-        raise TransomError(
-            f"{url}: HTTP {response.status}: the server requires a key: --api-key, or OPENAI_API_KEY"
-        )
-    cards = _cards(response.body) if response.status == 200 else []
+    if reply.status in (401, 403):
+        raise TransomError(f"{url}: HTTP {reply.status}: give a key with --api-key or OPENAI_API_KEY")
+    cards = _cards(reply.body) if reply.status == 200 else []
     named = [card for card in cards if access.model in (None, card.id)]
     if named:
         return named[0]
     if access.model is not None:
-        return _Card(access.model)  # some servers list no model, or other names; the completion will show
-    if response.status != 200:
-        raise TransomError(
-            f"{url}: HTTP {response.status}: is the path right? With --model NAME it is not needed"
-        )
+        return _Card(access.model)  # it may still exist: some servers list other names or nothing
+    if reply.status != 200:
+        raise TransomError(f"{url}: HTTP {reply.status}: is the path right? --model NAME needs no list")
     raise TransomError(f"{url} lists no model; name one with --model")
 
 

@@ -1,4 +1,4 @@
-"""Results of a benchmark: sheets of figures, printed as tables, written as JSON and drawn as charts."""
+"""Results of a benchmark: sheets of figures, printed as tables and written as JSON and charts."""
 
 import json
 import platform
@@ -17,18 +17,18 @@ from transom.bench.files import screen, write_files, writing
 from transom.config import cores_available
 
 Figure = float | None
-"""None means that the figure does not apply to its row."""
+"""None if the column does not apply to the row."""
 
 
 @dataclass(frozen=True, slots=True)
 class ResultFiles:
-    """Files that the user wants in addition to the printed table."""
+    """Files that the user wants in addition to the table: figures as JSON, and a folder of charts."""
 
     json: Path | None = None
     svg: Path | None = None
 
-    def check_writable(self) -> None:
-        """ConfigError if a file cannot be written. Called before measuring, which may take minutes."""
+    def claim(self) -> None:
+        """Raises ConfigError if a file cannot be written, so that this shows before minutes of measuring."""
         if self.json is not None:
             with writing(self.json), self.json.open("a", encoding="utf-8"):
                 pass
@@ -38,7 +38,7 @@ class ResultFiles:
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One figure per column of the sheet."""
+    """A row of a sheet, with a figure for each of its columns."""
 
     name: str
     figures: tuple[Figure, ...]
@@ -46,7 +46,7 @@ class Row:
 
 @dataclass(frozen=True, slots=True)
 class Sheet:
-    """A table of figures. The chart has bars for the columns in `drawn`, which have the same `unit`."""
+    """Rows of figures. `drawn` are the columns, of one `unit`, that the chart shows as bars."""
 
     name: str
     title: str
@@ -66,8 +66,8 @@ class Sheet:
 
 
 def publish(bench: str, sheets: Iterable[Sheet], files: ResultFiles) -> None:
-    """Prints each sheet once it is measured, then writes the files. ConfigError if one cannot be written."""
-    files.check_writable()
+    """Prints each sheet when it is ready, then writes the files. Raises ConfigError."""
+    files.claim()
     console = screen()
     figures: dict[str, object] = {}
     pictures: dict[str, str] = {}
@@ -83,7 +83,7 @@ def publish(bench: str, sheets: Iterable[Sheet], files: ResultFiles) -> None:
 
 
 def write_json(path: Path, bench: str, figures: Mapping[str, object]) -> None:
-    """Writes the figures and a description of the machine. ConfigError."""
+    """Writes the figures and a description of the machine. Raises ConfigError."""
     whole = {"bench": bench, "transom": __version__, "machine": machine(), **figures}
     with writing(path):
         path.write_text(json.dumps(whole, indent=1) + "\n", encoding="utf-8")
@@ -103,7 +103,7 @@ def _table(sheet: Sheet) -> Table:
 
 
 def machine() -> dict[str, object]:
-    """Processor, cores that this process may use, system and Python version."""
+    """Processor, cores that this process may use, system, and version of Python."""
     return {
         "processor": _processor(),
         "cores": cores_available(),
@@ -113,12 +113,12 @@ def machine() -> dict[str, object]:
 
 
 def machine_line() -> str:
-    found = machine()
-    return f"{found['processor']}, {found['cores']} cores, transom {__version__}"
+    facts = machine()
+    return f"{facts['processor']}, {facts['cores']} cores, transom {__version__}"
 
 
 def _processor() -> str:
-    """The processor's name from the kernel, or from Python if the kernel does not report it."""
+    """The name that the kernel gives, if it gives one."""
     try:
         lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
     except OSError:

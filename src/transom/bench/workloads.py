@@ -1,4 +1,4 @@
-"""Workloads of `transom bench serve`: closed loops of clients, with prompts made from a seed."""
+"""Workloads of `transom bench serve`: closed loops. Their prompts depend only on the name and the seed."""
 
 import hashlib
 from collections.abc import Mapping, Sequence
@@ -11,10 +11,10 @@ from transom.errors import ConfigError
 
 @dataclass(frozen=True, slots=True)
 class Workload:
-    """Conversations of `turns` turns. At most `clients` requests run at a time, first come, first served.
+    """Conversations of several turns. Each of the `clients` runs one turn at a time, in queue order.
 
-    A first prompt has `shared_characters` of prose, the same in all conversations, then `words` random words.
-    Each later turn appends the answer and new random words.
+    A prompt consists of a common prefix of `shared_characters` characters of prose, and `words` random words.
+    Each later turn adds the answer and further words, in the form of a dialogue.
     """
 
     name: str
@@ -33,19 +33,19 @@ class Workload:
 
 @dataclass(frozen=True, slots=True)
 class Prompts:
-    """Per conversation, the text that each turn appends. Every first turn begins with `shared`."""
+    """By conversation, the text that each turn adds. Every first turn begins with `shared`."""
 
     shared: str
     conversations: tuple[tuple[str, ...], ...]
 
     @property
     def digest(self) -> str:
-        """Identifies the prompts: their text depends on the version of Python."""
+        """Identifies the prompts. They depend on the version of Python too, not only on the seed."""
         return hashlib.sha256(repr(self.conversations).encode()).hexdigest()[:16]
 
 
 def make_prompts(workload: Workload, seed: int) -> Prompts:
-    """The same prompts for the same workload and seed. Different workloads share no text."""
+    """The prompts of a workload and a seed. Prompts of different workloads share no prefix."""
     random = Random(f"{workload.name} {seed}")
     shared = passage(random, workload.shared_characters)
     messages = [
@@ -96,12 +96,12 @@ WORKLOADS: Mapping[str, Workload] = {
         ),
     )
 }
-"""Lengths were select with Gemma 3's tokenizer: 0.21 tokens per character of prose, 1.31 per random word."""
+"""Lengths assume the tokenizer of Gemma 3: 0.21 tokens per character of prose, 1.31 per random word."""
 
 
-def select(names: Sequence[str], known: Mapping[str, Workload] = WORKLOADS) -> list[Workload]:
-    """The named workloads, in this order; all if no name is given. ConfigError for an unknown name."""
+def chosen(names: Sequence[str], known: Mapping[str, Workload] = WORKLOADS) -> list[Workload]:
+    """The named workloads, in this order; without names, all. Raises ConfigError for an unknown name."""
     for name in names:
         if name not in known:
-            raise ConfigError(f"--workloads has {name!r}; each must be one of {', '.join(known)}")
+            raise ConfigError(f"--workloads has {name!r}; it must be of {', '.join(known)}")
     return [known[name] for name in names or known]

@@ -95,7 +95,7 @@ def _run(options: argparse.Namespace) -> None:
     require("--seed", options.seed, 0, 2**63 - 1)
     require("--repeats", options.repeats, 1, 1000)
     from transom.bench.http import address_of
-    from transom.bench.serve import BenchOptions, bench_serve
+    from transom.bench.serve import ServeOptions, bench_serve
     from transom.bench.server import Access
     from transom.bench.sheet import ResultFiles
 
@@ -105,7 +105,7 @@ def _run(options: argparse.Namespace) -> None:
         other = address_of(options.against)
         servers.append(Access(other, options.against_model, options.against_api_key))
     bench_serve(
-        BenchOptions(
+        ServeOptions(
             servers=tuple(servers),
             workloads=() if options.workloads is None else tuple(options.workloads.split(",")),
             seed=options.seed,

@@ -101,7 +101,7 @@ def _tokens_of(component: ComponentSpec, config: EngineConfig, tokens: int) -> i
 
 
 def _tokens_for(spec: ModelSpec, config: EngineConfig, shapes: tuple[PageShape, ...], budget: int) -> int:
-    """The most tokens whose pages fit `budget` bytes. Bisection: bytes never shrink as tokens grow."""
+    """The most tokens that fit `budget` bytes. Bisection works: bytes never shrink as tokens grow."""
     low, high = 0, spec.context * config.max_running_requests
     while low < high:
         middle = (low + high + 1) // 2

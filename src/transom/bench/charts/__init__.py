@@ -1,1 +1,1 @@
-"""Charts as SVG: lines, stacked areas and bars, in the style of the project."""
+"""Charts as SVG: lines, stacked areas and bars, in the style of this project's pictures."""

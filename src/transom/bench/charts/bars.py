@@ -1,4 +1,4 @@
-"""Horizontal bar charts: a group of bars per name, one bar per series, with its value at its end."""
+"""Horizontal bars: one group per name, with one bar per series and its value at the end of the bar."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -6,24 +6,24 @@ from dataclasses import dataclass
 from transom.bench.charts.page import COLOURS, GREY, WIDTH, Chart, page, text
 
 TOP, BOTTOM, RIGHT = 92, 62, 90
-"""Margins around the bars, in pixels. The right one has space for the values."""
-BAR_HEIGHT, BAR_GAP, GROUP_GAP = 14, 3, 12
-"""Height of a bar, distance between bars of a group, and distance between groups, in pixels."""
-LETTER_WIDTH = 7
-"""Approximate width of a letter in pixels."""
+"""Margins of the bars, in pixels. The values are written into the right margin."""
+THICK, GAP, BETWEEN = 14, 3, 12
+"""Pixels: a bar, between bars of a group, and between groups."""
+LETTER = 7
+"""Approximate width of a letter, in pixels. SVG cannot measure text."""
 
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """One value per series; None draws no bar."""
+    """One value for each series; None draws no bar."""
 
     name: str
     values: Sequence[float | None]
 
 
 def bars_svg(chart: Chart, series: Sequence[str], groups: Sequence[Group]) -> str:
-    """All bars start at 0 and share one scale. `series`: the names of a group's values, in order."""
-    left = 40 + LETTER_WIDTH * max((len(group.name) for group in groups), default=0)
+    """Bars begin at 0 and share one scale. `series` names the values of every group, in order."""
+    left = 40 + LETTER * max((len(group.name) for group in groups), default=0)
     most = max((v for group in groups for v in group.values if v is not None), default=0.0) or 1.0
     scale = (WIDTH - RIGHT - left) / most
     drawn = [text(left, TOP - 10, chart.x_unit, f'fill="{GREY}"')]
@@ -32,7 +32,7 @@ def bars_svg(chart: Chart, series: Sequence[str], groups: Sequence[Group]) -> st
         middle = y + _height(series) / 2 + 4
         drawn.append(text(left - 10, middle, group.name, 'text-anchor="end"'))
         drawn += _bars(group.values, left, y, scale)
-        y += _height(series) + GROUP_GAP
+        y += _height(series) + BETWEEN
     legend = [(name, _colour(number)) for number, name in enumerate(series)] if len(series) > 1 else []
     return page(chart, y + BOTTOM, drawn, legend)
 
@@ -41,14 +41,13 @@ def _bars(values: Sequence[float | None], left: int, y: int, scale: float) -> It
     for number, value in enumerate(values):
         if value is None:
             continue
-        at, width = y + number * (BAR_HEIGHT + BAR_GAP), value * scale
-        colour = _colour(number)
-        yield f'<rect x="{left}" y="{at}" width="{width:.1f}" height="{BAR_HEIGHT}" fill="{colour}"/>'
-        yield text(left + width + 6, at + BAR_HEIGHT - 3, f"{value:,.4g}", f'font-size="11" fill="{GREY}"')
+        at, width = y + number * (THICK + GAP), value * scale
+        yield f'<rect x="{left}" y="{at}" width="{width:.1f}" height="{THICK}" fill="{_colour(number)}"/>'
+        yield text(left + width + 6, at + THICK - 3, f"{value:,.4g}", f'font-size="11" fill="{GREY}"')
 
 
 def _height(series: Sequence[str]) -> int:
-    return len(series) * (BAR_HEIGHT + BAR_GAP) - BAR_GAP
+    return len(series) * (THICK + GAP) - GAP
 
 
 def _colour(number: int) -> str:

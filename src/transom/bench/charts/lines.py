@@ -1,4 +1,4 @@
-"""Line charts and stacked areas. Both axes start at 0."""
+"""Line charts and stacked areas. Both axes begin at 0."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -8,22 +8,22 @@ from transom.bench.charts.page import COLOURS, GREY, LEFT, RULE, WIDTH, Chart, p
 
 HEIGHT = 420
 RIGHT, TOP, BOTTOM = 24, 84, 84
-"""Margins around the plot, in pixels. `LEFT` is the same in all charts."""
+"""Margins of the plot, in pixels; `LEFT` is common to all charts."""
 
 
 @dataclass(frozen=True, slots=True)
 class Series:
-    """Values of one line or area. `x` is needed if the chart has no common x values."""
+    """Values `y` over the x of the chart, or over `x` of their own."""
 
     name: str
     y: Sequence[float]
     x: Sequence[float] = ()
     colour: str = ""
-    """By default the next one of `COLOURS`."""
+    """Default: the next of `COLOURS`."""
 
 
 def lines_svg(chart: Chart, series: Sequence[Series], y_max: float) -> str:
-    """One line per series, over the `x` of the series."""
+    """One line per series, over its own `x`."""
     x_max = max((max(s.x, default=0.0) for s in series), default=0.0)
     field = Field(x_max or 1.0, y_max)
     drawn = [
@@ -34,7 +34,7 @@ def lines_svg(chart: Chart, series: Sequence[Series], y_max: float) -> str:
 
 
 def areas_svg(chart: Chart, x: Sequence[float], series: Sequence[Series]) -> str:
-    """Stacked areas over a common `x`; the first series is at the bottom."""
+    """Stacked areas over the same `x`. The first series is at the bottom."""
     below = [0.0] * len(x)
     tops = []
     for one in series:
@@ -67,7 +67,7 @@ class Field:
 
 
 def ticks(most: float, count: int = 5) -> list[float]:
-    """Round numbers from 0 up to `most`, about `count` of them."""
+    """About `count` round numbers from 0 to `most`."""
     rough = most / count
     scale = 10.0 ** floor(log10(rough))
     step = next(scale * nice for nice in (1, 2, 5, 10) if scale * nice >= rough * 0.999)

@@ -1,4 +1,7 @@
-"""What the tree holds, read node by node, and the longest hit by brute force. No formula of the core."""
+"""The pages of the radix tree, read node by node, and the longest hit by brute force.
+
+An oracle for `transom.kv.match`: it shares no formula with it.
+"""
 
 from collections.abc import Iterator
 
@@ -7,15 +10,15 @@ import numpy as np
 from transom.kv.cache import HybridCache, Namespace
 from transom.kv.check import inside
 from transom.kv.radix_tree import Node
-from transom_lab.fuzz.kinds import first_key, is_state
+from transom_lab.worlds.mixes import first_key, is_state
 
 Prefix = tuple[int, ...]
 PageName = tuple[Namespace, Prefix]
-"""A page's place: its namespace, and all tokens up to the page's end."""
+"""A page named by what it caches: its namespace, and all tokens up to the page's end."""
 
 
 def nodes(cache: HybridCache) -> Iterator[tuple[Namespace, Prefix, Node]]:
-    """Every node but roots, with all tokens up to its end."""
+    """Every node except roots, with all tokens up to its end."""
     for namespace, root in inside(cache).tree.roots.items():
         ahead: list[tuple[Prefix, Node]] = [((), child) for child in root.children.values()]
         while ahead:
@@ -26,7 +29,7 @@ def nodes(cache: HybridCache) -> Iterator[tuple[Namespace, Prefix, Node]]:
 
 
 def resident(cache: HybridCache) -> list[set[PageName]]:
-    """Per component: pages in the tree."""
+    """Per component: the pages that are in the tree."""
     page_size = cache.layout.page_size
     found: list[set[PageName]] = [set() for _ in cache.layout.components]
     for namespace, prefix, node in nodes(cache):
@@ -39,7 +42,7 @@ def resident(cache: HybridCache) -> list[set[PageName]]:
 
 
 def known(cache: HybridCache) -> set[PageName]:
-    """All pages that the tree has a place for, resident or not."""
+    """All pages that the tree has a slot for, resident or not."""
     page_size = cache.layout.page_size
     return {
         (namespace, prefix[:end])
@@ -49,20 +52,20 @@ def known(cache: HybridCache) -> set[PageName]:
 
 
 def longest_hit(cache: HybridCache, namespace: Namespace, tokens: list[int]) -> int:
-    """Rule 8 by brute force: every end, every page of the tree, every key that a query there reads."""
+    """The longest usable prefix: tries every end, every branch of the tree, every key that a query reads."""
     there = resident(cache)
-    places = {prefix for space, prefix in known(cache) if space == namespace}
+    branches = {prefix for space, prefix in known(cache) if space == namespace}
     for end in range(len(tokens) - 1, 0, -1):
         below = tuple(tokens[:end])
-        for beginning in places:
-            if beginning[:end] == below and _allows(cache, (namespace, beginning), end, there):
+        for branch in branches:
+            if branch[:end] == below and _allows(cache, (namespace, branch), end, there):
                 return end
     return 0
 
 
-def _allows(cache: HybridCache, beginning: PageName, end: int, there: list[set[PageName]]) -> bool:
-    """Whether the keys a query at `end` reads are there, along the pages of `beginning`."""
-    (namespace, prefix), page_size = beginning, cache.layout.page_size
+def _allows(cache: HybridCache, branch: PageName, end: int, there: list[set[PageName]]) -> bool:
+    """Whether every key that a query at `end` reads is resident along `branch`."""
+    (namespace, prefix), page_size = branch, cache.layout.page_size
     within = end % page_size
     prefix = prefix[: end - within + page_size] if within else prefix[:end]
     for component, kind in enumerate(cache.layout.components):
@@ -74,7 +77,8 @@ def _allows(cache: HybridCache, beginning: PageName, end: int, there: list[set[P
             page_end = (key // page_size + 1) * page_size
             if (namespace, prefix[:page_end]) not in there[component]:
                 return False
-        # A page begun in its middle, its beginning missing, must be of no use at its own end.
+        # A hit that ends inside a page copies it. Without the page's first keys the copy is allowed only if
+        # no query behind the page's end reads the page.
         is_used = within and first_key(kind, len(prefix)) < len(prefix)
         if is_used and (namespace, prefix) not in there[component]:
             return False

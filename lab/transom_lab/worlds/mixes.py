@@ -1,4 +1,7 @@
-"""The mixes of components that are driven, and what a query reads: told without `needed`, to judge it."""
+"""The mixes of components that worlds are built from, and the keys that a query of each reads.
+
+`first_key` restates the attention rules without `ComponentSpec.needed`, because it judges code that uses it.
+"""
 
 from transom.kv.component_specs import Chunked, ComponentSpec, Full, State, Window
 
@@ -8,7 +11,11 @@ MIXES = ("F", "W", "FW", "FWV", "WLF", "FS", "FWS", "S", "WS", "C", "FC", "CFW")
 
 
 def components(mix: str, window: int) -> tuple[ComponentSpec, ...]:
-    """`V` is a second window, of another size; `L` one longer than any context. KeyError otherwise."""
+    """One component per letter. KeyError names an unknown letter.
+
+    F full attention; W window; V a second window of another size; L a window longer than any context;
+    C chunked attention; S recurrent state.
+    """
     kinds: dict[str, ComponentSpec] = {
         "C": Chunked(2 * window + 1),
         "S": State(min(window, 4)),
@@ -21,12 +28,12 @@ def components(mix: str, window: int) -> tuple[ComponentSpec, ...]:
 
 
 def is_state(kind: ComponentSpec) -> bool:
-    """Whether it has no keys, but one state that changes with every token."""
+    """Whether the component has no keys, but one state that changes with every token."""
     return isinstance(kind, State)
 
 
 def first_key(kind: ComponentSpec, query: int) -> int:
-    """The first position whose key the query at `query` reads, itself included."""
+    """The first position whose key the query at `query` reads. The last one read is `query` itself."""
     match kind:
         case Full():
             return 0
@@ -34,9 +41,9 @@ def first_key(kind: ComponentSpec, query: int) -> int:
             return max(0, query - width + 1)
         case Chunked(chunk=chunk):
             return query // chunk * chunk
-    raise AssertionError(f"say what a query reads of {kind}")
+    raise AssertionError(f"first_key has no case for {kind}")
 
 
 def keeps_everything(kind: ComponentSpec, context: int) -> bool:
-    """Whether a request of that length never lets go of anything."""
+    """Whether a request of `context` tokens never frees a page of this component before it ends."""
     return not is_state(kind) and first_key(kind, context) == 0

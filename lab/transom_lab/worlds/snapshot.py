@@ -1,4 +1,4 @@
-"""Everything a cache knows, as a value: what was rolled back must equal what was."""
+"""The whole state of a cache as a value, to compare before and after a transaction that is rolled back."""
 
 from dataclasses import fields
 from typing import Any
@@ -7,15 +7,16 @@ from transom.kv.cache import Holding, HybridCache
 from transom.kv.check import inside
 from transom.kv.holding import Pending
 from transom.kv.pool import PagePool
-from transom_lab.fuzz.residency import nodes
+from transom_lab.worlds.residency import nodes
 
 
 def snapshot(cache: HybridCache) -> dict[str, Any]:
-    """Comparable, by topic. Not of the contents of pages: the cache knows none."""
+    """The state by topic, comparable. Page contents are not part of it: the cache does not know them."""
+    parts = inside(cache)
     names = {id(node): (space, prefix) for space, prefix, node in nodes(cache)}
     return {
-        "pools": [_pool(pool) for pool in inside(cache).pools],
-        "rows": [rows.table.tolist() for rows in inside(cache).tables],
+        "pools": [_pool(pool) for pool in parts.pools],
+        "rows": [rows.table.tolist() for rows in parts.tables],
         "tree": {
             (space, prefix): (
                 [p.tolist() for p in node.pages],
@@ -27,22 +28,21 @@ def snapshot(cache: HybridCache) -> dict[str, Any]:
             for space, prefix, node in nodes(cache)
         },
         "roots": {
-            space: (sorted(root.children), list(root.order))
-            for space, root in inside(cache).tree.roots.items()
+            space: (sorted(root.children), list(root.order)) for space, root in parts.tree.roots.items()
         },
-        "orders": [[names[id(node)] for node in order.items()] for order in inside(cache).tree.orders],
-        "holdings": [None if holding is None else _holding(holding) for holding in inside(cache).holdings],
-        "pending": [_pending(cache, pending) for pending in inside(cache).pending],
+        "orders": [[names[id(node)] for node in order.items()] for order in parts.tree.orders],
+        "holdings": [None if holding is None else _holding(holding) for holding in parts.holdings],
+        "pending": [_pending(cache, pending) for pending in parts.pending],
         "discards": cache.pending_discards(),
-        "pins": inside(cache).pins.pins,
-        "told": (inside(cache).log.next, inside(cache).log.step, inside(cache).log.epoch),
+        "pins": parts.pins.pins,
+        "journal": (parts.log.next, parts.log.step, parts.log.epoch),
         "epoch": cache.epoch,
-        "counts": (inside(cache).counters.traffic, inside(cache).counters.admissions),
+        "counts": (parts.counters.traffic, parts.counters.admissions),
     }
 
 
 def same(before: dict[str, Any], after: dict[str, Any]) -> None:
-    """Topic by topic, so that a difference is readable."""
+    """Asserts equality topic by topic, so that the message names the difference."""
     assert before.keys() == after.keys()
     for name, value in before.items():
         assert value == after[name], (name, value, after[name])
