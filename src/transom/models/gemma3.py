@@ -2,7 +2,7 @@
 
 Sources: the Gemma 3 technical report (2025); the metadata keys and tensor names that llama.cpp's converter
 writes. Facts that are not in the file, and are constants here: the pattern of layers and the rope base of
-window layers (both from the report), and the defaults for missing keys (those of llama.cpp).
+window layers (both from the report), and the defaults for missing keys (llama.cpp's).
 """
 
 from math import sqrt

@@ -106,8 +106,8 @@ def dequantize(matrix: PackedMatrix) -> F32:
 def concatenate(matrices: Sequence[PackedMatrix]) -> PackedMatrix:
     """Stacks matrices of one precision along `out`.
 
-    If one has zero offsets, the others get zeros. If one has group 16, the groups of 32 of the others are
-    split in two: their weights stay the same, but products are added in groups of 16.
+    If one has zero offsets, the rest get zeros. If one has group 16, the other matrices'
+    groups of 32 are split in two: their weights stay the same, but products are added in groups of 16.
     """
     first = matrices[0]
     assert all(m.precision == first.precision for m in matrices), [m.precision for m in matrices]

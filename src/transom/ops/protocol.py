@@ -258,7 +258,7 @@ class Ops(Protocol):
         ...
 
     def attention(self, q: F32, shape: AttentionShape, kv: PagedKV, layer: int, spans: SpanRows) -> F32:
-        """`[tokens, heads * head_dim]`. Queries read all keys from the pages, those of their own span, too.
+        """`[tokens, heads * head_dim]`. Queries read all keys, even of their own span, from the pages.
 
         Keys come in tiles of 64 at absolute multiples of 64. Per tile, from scratch, over keys not masked:
         score = folded dot(q, k) * scale (then, softcapped: softcap * tanh(score / softcap));
