@@ -131,7 +131,7 @@ def module_of(name: str, modules: Container[str]) -> str | None:
 
 
 def circles(graph: dict[str, set[str]]) -> set[str]:
-    """Modules on a circle or between two: repeatedly drops modules that import, or are imported by, no other."""
+    """Modules on a circle or between two: drops modules without imports or without importers, repeatedly."""
     left = {name: set(found) for name, found in graph.items()}
     while True:
         imported_ones = set().union(*left.values()) if left else set()
