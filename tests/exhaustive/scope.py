@@ -158,7 +158,7 @@ def state_of(driver: Driver) -> bytes:
         for space, prefix, node in order
     ]
     place = {id(node): index for index, (_, _, node) in enumerate(order)}
-    orders = [[place[id(node)] for node in listed.items()] for listed in inside(cache).tree.orders]
+    orders = [[place[id(node)] for node in listed.items()] for listed in inside(cache).tree.queues]
     running = sorted((_local(driver, number), number) for number in driver.jobs)
     rows = [
         (

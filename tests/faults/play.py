@@ -35,7 +35,7 @@ def referenced(world: World) -> list[int]:
 
 
 def reclaimed(world: World) -> list[int]:
-    return [component.reclaimed for component in world.cache.stats().components]
+    return [component.evicted for component in world.cache.stats().components]
 
 
 def row(world: World, job: Job, component: int) -> list[int]:

@@ -69,12 +69,12 @@ def test_a_page_taken_again_is_not_discarded() -> None:
     world = shared(400)
     pool, budget = inside(world.cache).pools[1], inside(world.cache).budget
     with world.cache.transaction():
-        pages = pool.take(8, 1)
-        pool.give(pages, 1)
+        pages = pool.allocate(8, 1)
+        pool.free_private(pages, 1)
         gone = pool.discard(2)
         budget._discarded = (Discard(1, tuple(gone.tolist())),)
         assert budget.discards() == (Discard(1, tuple(gone.tolist())),)
-        pool.take(7, 1)
+        pool.allocate(7, 1)
     (left,) = budget.discards()
     assert len(left.pages) == 1
 

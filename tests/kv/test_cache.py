@@ -6,9 +6,8 @@ from tests.kv.world import World, components, same
 
 from transom.errors import NoSpace
 from transom.kv.cache import PrefixCaching
-from transom.kv.check import check, inside
+from transom.kv.check import check, evict, inside
 from transom.kv.component_specs import Full, Window
-from transom.kv.eviction import reclaim
 from transom.kv.page_rules import RangePages
 from transom.values import RequestId
 
@@ -161,8 +160,7 @@ def test_a_page_begun_in_its_middle_without_a_copy_is_never_published() -> None:
     """Window 1 needs no key to begin, so it begins on a hole; the page lacks its first tokens."""
     world = hybrid(page_size=4, window=1)
     world.serve(up_to(8))
-    with world.cache.transaction():
-        reclaim(inside(world.cache).tree, 1, inside(world.cache).pools[1].idle)
+    evict(world.cache, 1, inside(world.cache).pools[1].idle)
     assert world.serve([*up_to(6), 60, 61, 62, 63, 64, 65]) == 6
     resident = {prefix for _, prefix in world.resident()[1]}
     assert (*up_to(6), 60, 61) not in resident and (*up_to(6), *range(60, 66)) in resident
@@ -174,8 +172,7 @@ def test_a_resumed_request_begins_at_the_boundary_it_published() -> None:
     world.compute(job, 19)
     world.settle(job)
     world.drop(job)
-    with world.cache.transaction():
-        reclaim(inside(world.cache).tree, 1, inside(world.cache).pools[1].idle - 2)
+    evict(world.cache, 1, inside(world.cache).pools[1].idle - 2)
     assert start(world, up_to(30)) == 16
 
 
@@ -202,7 +199,7 @@ def test_window_pressure_leaves_full_pages_alone() -> None:
     for last in (70, 71):
         world.serve(up_to(7, last))
     world.compute(world.admit(range(90, 106), salt="x"), 16)
-    reclaimed = [component.reclaimed for component in world.cache.stats().components]
+    reclaimed = [component.evicted for component in world.cache.stats().components]
     assert reclaimed[0] == 0 < reclaimed[1]
     assert len(world.resident()[0]) == 9
 
@@ -215,8 +212,7 @@ def test_full_pages_go_leaf_first_and_oldest_first() -> None:
     gone: list[tuple[int, ...]] = []
     before = {prefix for _, prefix in world.resident()[0]}
     for _ in range(7):
-        with world.cache.transaction():
-            reclaim(inside(world.cache).tree, 0, 1)
+        evict(world.cache, 0, 1)
         world.audit()
         after = {prefix for _, prefix in world.resident()[0]}
         gone += before - after
@@ -228,8 +224,7 @@ def test_full_pages_go_leaf_first_and_oldest_first() -> None:
 def test_a_window_gives_its_earliest_pages_so_that_the_end_stays_a_hit() -> None:
     world = hybrid(page_size=1, window=4)
     world.serve(up_to(20))
-    with world.cache.transaction():
-        reclaim(inside(world.cache).tree, 1, 17)
+    evict(world.cache, 1, 17)
     assert start(world, up_to(20, 30)) == 20
 
 
@@ -239,9 +234,8 @@ def test_what_is_being_read_is_passed_over_once_not_at_every_reclaim() -> None:
     world.admit(up_to(8, 9))
     for first in range(100, 150, 10):
         world.serve(list(range(first, first + 8)))
-    with world.cache.transaction():
-        reclaim(inside(world.cache).tree, 0, 1)
-    assert inside(world.cache).tree.orders[0].items()[-1].key == np.arange(1, 9, dtype=np.int32).tobytes()
+    evict(world.cache, 0, 1)
+    assert inside(world.cache).tree.queues[0].items()[-1].key == np.arange(1, 9, dtype=np.int32).tobytes()
     world.audit()
 
 
@@ -249,8 +243,7 @@ def test_an_offer_whose_hit_is_gone_is_refused_and_changes_nothing() -> None:
     world = hybrid(page_size=4, window=4)
     world.serve(up_to(12))
     namespace, offer = world.offer(up_to(12))
-    with world.cache.transaction():
-        reclaim(inside(world.cache).tree, 0, 2)
+    evict(world.cache, 0, 2)
     before = world.snapshot()
     with pytest.raises(NoSpace, match="prefix"):
         world.cache.admit(RequestId(99), namespace, np.array(up_to(12), np.int32), offer)
@@ -343,8 +336,7 @@ def test_a_long_run_of_holes_is_crossed_in_a_few_looks(monkeypatch: pytest.Monke
     world = World(components("FW", 4), (600, 600), 1, context=520)
     world.serve(range(500))
     world.serve([*range(200), 1000])
-    with world.cache.transaction():
-        reclaim(inside(world.cache).tree, 1, inside(world.cache).pools[1].idle)
+    evict(world.cache, 1, inside(world.cache).pools[1].idle)
     looks: list[int] = []
     needed = RangePages.needed
 

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 from tests.kv.world import World
 
-from transom.kv.check import inside
+from transom.kv.check import evict, inside
 from transom.kv.component_specs import Chunked, Full, Window
-from transom.kv.eviction import make_room, reclaim
+from transom.kv.eviction import evict_for
 from transom.kv.layout import address_space
 
 
@@ -38,7 +38,7 @@ def told(world: World, since: int) -> list[tuple[str, bytes]]:
 
 
 def by_pages(component: int, world: World, count: int) -> None:
-    reclaim(inside(world.cache).tree, component, count)
+    evict(world.cache, component, count)
 
 
 def by_bytes(component: int, world: World, count: int) -> None:
@@ -47,7 +47,7 @@ def by_bytes(component: int, world: World, count: int) -> None:
     need[component] = (
         inside(cache).budget.available.bytes - sum(pool.idle for pool in inside(cache).pools) + count
     )
-    make_room(inside(cache).tree, inside(cache).budget, inside(cache).counters, need)
+    evict_for(inside(cache).tree, inside(cache).budget, inside(cache).counters, need)
 
 
 @pytest.mark.parametrize(

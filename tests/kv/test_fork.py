@@ -8,7 +8,7 @@ from transom.errors import NoSpace
 from transom.kv.cache import Namespace
 from transom.kv.check import check, inside
 from transom.kv.component_specs import Full, Window
-from transom.kv.events import CacheEvent, What, prefix_digest
+from transom.kv.events import CacheEvent, EventKind, prefix_digest
 from transom.kv.explain import Diverged, Evicted, Hole
 from transom.values import RequestId
 
@@ -176,9 +176,9 @@ def reduced(events: tuple[CacheEvent, ...]) -> set[tuple[str, bytes]]:
     resident: set[tuple[str, bytes]] = set()
     for event in events:
         page = (event.component, event.digest)
-        if event.what is What.CLEARED:
+        if event.kind is EventKind.CLEARED:
             resident.clear()
-        elif event.what is What.STORED:
+        elif event.kind is EventKind.STORED:
             assert page not in resident, event
             resident.add(page)
         else:
@@ -213,7 +213,7 @@ def test_residency_can_be_rebuilt_from_the_stream_holes_included(mix: str) -> No
         assert batch.missed == 0 and [e.sequence for e in batch.events] == list(range(place, batch.next))
         told, place = told + batch.events, batch.next
         assert reduced(told) == resident(world)
-    assert {event.what for event in told} == set(What)
+    assert {event.kind for event in told} == set(EventKind)
 
 
 def test_what_is_undone_is_not_told() -> None:

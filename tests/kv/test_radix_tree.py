@@ -58,8 +58,8 @@ def test_splitting_leaves_both_parts_as_old_as_the_whole() -> None:
         inside(world.cache).tree.split(node, 2)
     upper = node.parent
     assert upper is not None and (upper.start, node.start) == (0, 2)
-    for mine, others in zip(upper.links, node.links, strict=True):
-        assert (mine.last, mine.uses, mine.born) == (others.last, others.uses, others.born)
+    for mine, others in zip(upper.candidates, node.candidates, strict=True):
+        assert (mine.last_used, mine.uses, mine.created) == (others.last_used, others.uses, others.created)
     world.audit()
 
 

@@ -11,9 +11,8 @@ from tests.kv.world import World, components
 
 from transom.errors import ConfigError, NoSpace
 from transom.kv.cache import CacheLayout, HybridCache, StartPoint
-from transom.kv.check import inside
+from transom.kv.check import evict, inside
 from transom.kv.component_specs import Full, State, Window
-from transom.kv.eviction import reclaim
 from transom.kv.layout import pages_alone
 from transom.kv.match import repair_start
 from transom.values import RequestId
@@ -40,8 +39,7 @@ def hybrid(page_size: int, window: int, layers: tuple[int, ...], pages: int = 64
 
 
 def lose_windows(world: LayeredWorld) -> None:
-    with world.cache.transaction():
-        reclaim(inside(world.cache).tree, 1, inside(world.cache).pools[1].idle)
+    evict(world.cache, 1, inside(world.cache).pools[1].idle)
 
 
 # ---------------------------------------------------------------- where it starts
@@ -134,8 +132,7 @@ def test_who_wants_scores_of_a_prompt_computes_the_token_that_the_first_comes_fr
 def test_without_layers_no_repair_is_offered() -> None:
     world = World(components("FW", 4), (64, 64), 4)
     world.serve(up_to(24))
-    with world.cache.transaction():
-        reclaim(inside(world.cache).tree, 1, inside(world.cache).pools[1].idle)
+    evict(world.cache, 1, inside(world.cache).pools[1].idle)
     assert world.offer(up_to(24, 50))[1].begin == StartPoint(0, 24, 0)
 
 
@@ -242,7 +239,7 @@ def test_where_a_state_is_kept_no_repair_is_offered() -> None:
     world.serve(up_to(24))
     with world.cache.transaction():
         for component in (1, 2):
-            reclaim(inside(world.cache).tree, component, inside(world.cache).pools[component].idle)
+            evict(world.cache, component, inside(world.cache).pools[component].idle)
     assert world.offer(up_to(24, 50))[1].begin == StartPoint(0, 24, 0)
 
 
@@ -266,8 +263,7 @@ def test_an_offered_repair_is_refused_when_its_full_pages_are_gone() -> None:
     lose_windows(world)
     tokens = np.array(up_to(24, 50), np.int32)
     namespace, offer = world.offer(tokens)
-    with world.cache.transaction():
-        reclaim(inside(world.cache).tree, 0, 1)
+    evict(world.cache, 0, 1)
     with pytest.raises(NoSpace, match="prefix"):
         world.cache.admit(RequestId(99), namespace, tokens, offer)
 
@@ -316,7 +312,7 @@ def lose_some(machine: RepairMachine, random: np.random.Generator) -> None:
     with cache.transaction():
         for component, pool in enumerate(inside(cache).pools):
             if not cache.rules[component].keeps_all and pool.idle:
-                reclaim(inside(cache).tree, component, int(random.integers(0, pool.idle + 1)))
+                evict(cache, component, int(random.integers(0, pool.idle + 1)))
 
 
 @pytest.mark.parametrize(("mix", "layers"), MODELS)

@@ -2,8 +2,7 @@
 
 from tests.kv.world import World, components
 
-from transom.kv.check import inside
-from transom.kv.eviction import reclaim
+from transom.kv.check import evict
 from transom.kv.eviction_policy import CachePolicy
 
 
@@ -17,8 +16,7 @@ def test_who_publishes_more_has_used_what_it_published_before() -> None:
     world.compute(first, 2)
     world.settle(first)
     world.drop(first)
-    with world.cache.transaction():
-        reclaim(inside(world.cache).tree, 0, 1)
+    evict(world.cache, 0, 1)
     assert {prefix for _, prefix in world.resident()[0]} == {(1,), (1, 1)}
 
 
@@ -29,6 +27,5 @@ def test_what_a_hit_does_not_read_is_not_used() -> None:
         world.serve(prompt)
     before = world.resident()[0]
     for _ in range(2):
-        with world.cache.transaction():
-            reclaim(inside(world.cache).tree, 0, 1)
+        evict(world.cache, 0, 1)
     assert {prefix for _, prefix in before - world.resident()[0]} == {(1,), (1, 1, 1, 1, 3)}

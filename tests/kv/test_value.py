@@ -4,9 +4,8 @@ import pytest
 from tests.kv.world import World
 
 from transom.kv.cache import CacheLayout
-from transom.kv.check import inside
+from transom.kv.check import evict, inside
 from transom.kv.component_specs import Full, Window
-from transom.kv.eviction import reclaim
 from transom.kv.eviction_policy import CachePolicy
 
 
@@ -58,8 +57,7 @@ def test_where_requests_parted_is_known_when_all_that_came_after_is_gone() -> No
     system = prompt(1, 20)
     world.serve(system + prompt(2, 15))
     world.serve(system + prompt(3, 15))
-    with world.cache.transaction():
-        reclaim(inside(world.cache).tree, 0, 30)
+    evict(world.cache, 0, 30)
     assert {len(prefix) for _, prefix in world.resident()[0]} == set(range(1, 21))
     world.serve(system + prompt(4, 15))
     (root,) = inside(world.cache).tree.roots.values()
@@ -83,7 +81,7 @@ def test_a_stretch_goes_back_to_the_boundary_before_with_its_window() -> None:
     world.serve(prompt(1, 20) + prompt(3, 10))
     world.serve(prompt(4, 30)[:25])
     stats = world.cache.stats().components
-    assert stats[0].reclaimed % 10 == 0 and stats[0].reclaimed > 0
+    assert stats[0].evicted % 10 == 0 and stats[0].evicted > 0
     assert world.offer([*prompt(1, 20), 7])[1].begin.start == 20
 
 
@@ -93,7 +91,7 @@ def test_every_policy_serves_under_pressure(policy: CachePolicy) -> None:
     for number in range(12):
         world.serve(prompt(number % 5, 20), chunk=8)
     world.audit()
-    assert all(component.reclaimed for component in world.cache.stats().components)
+    assert all(component.evicted for component in world.cache.stats().components)
 
 
 def test_the_layout_names_the_policy() -> None:

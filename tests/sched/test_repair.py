@@ -7,9 +7,8 @@ from tests.sched.layered import LayeredRunner
 from tests.sched.test_worlds import PAGES, disturb, submit_random
 from tests.sched.world import World, minimum
 
-from transom.kv.check import inside
+from transom.kv.check import evict, inside
 from transom.kv.component_specs import ComponentSpec, Full, Window
-from transom.kv.eviction import reclaim
 
 
 def world_with(page: int, window: int, layers: tuple[int, ...], **fields: object) -> World:
@@ -20,8 +19,7 @@ def world_with(page: int, window: int, layers: tuple[int, ...], **fields: object
 
 def lose_windows(world: World, share: float = 1.0) -> None:
     """Others needed the window pages that nobody reads."""
-    with world.cache.transaction():
-        reclaim(inside(world.cache).tree, 1, int(inside(world.cache).pools[1].idle * share))
+    evict(world.cache, 1, int(inside(world.cache).pools[1].idle * share))
 
 
 def prompt(length: int, seed: int = 0) -> list[int]:
@@ -54,7 +52,7 @@ def test_a_repair_takes_no_full_page_before_the_full_pages_end() -> None:
     second = world.submit([*prompt(44), 7], 2)
     world.finish()
     assert world.spans(second)[0][0] == 37
-    assert world.cache.stats().components[0].reclaimed == 0
+    assert world.cache.stats().components[0].evicted == 0
 
 
 def test_a_repair_retracted_in_the_middle_gives_its_pages_back_and_is_repaired_again() -> None:

@@ -7,8 +7,7 @@ import msgspec
 import numpy as np
 
 from transom.errors import BadRequest, NoSpace
-from transom.kv.check import check, inside
-from transom.kv.eviction import reclaim
+from transom.kv.check import check, evict, inside
 from transom.sched.commands import Drained, WeightsRefused, WeightsUpdated
 from transom.sched.config import SchedulerConfig
 from transom.sched.loop import Iteration, iterate
@@ -228,8 +227,7 @@ class World:
             return
         component = sliding[number % len(sliding)]
         if count := min(most, inside(self.cache).pools[component].idle):
-            with self.cache.transaction():
-                reclaim(inside(self.cache).tree, component, count)
+            evict(self.cache, component, count)
 
     # ------------------------------------------------------------ turns
 

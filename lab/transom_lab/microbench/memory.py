@@ -14,9 +14,8 @@ import numpy as np
 
 from transom.bench.sheet import Row, Sheet, Wanted, publish
 from transom.kv.cache import CacheLayout, HybridCache
-from transom.kv.check import inside
+from transom.kv.check import evict, inside
 from transom.kv.component_specs import Full, Window
-from transom.kv.eviction import reclaim
 from transom.kv.holding import Holding
 from transom.kv.journal import Journal
 from transom.kv.pool import PagePool
@@ -169,8 +168,7 @@ class Bench:
         before = inside(self.cache).pools[component].free
 
         def one(n: int) -> None:
-            with self.cache.transaction():
-                reclaim(inside(self.cache).tree, component, pages)
+            evict(self.cache, component, pages)
 
         took = median_us(one, nothing, RECLAIM_ROUNDS)
         assert inside(self.cache).pools[component].free >= before + RECLAIM_ROUNDS * pages
@@ -183,6 +181,6 @@ def take_give(capacity: int, cached: Cached) -> float:
 
     def both(n: int) -> None:
         with journal.transaction():
-            pool.give(pool.take(cached.reclaimed, 1), 1)
+            pool.free_private(pool.allocate(cached.reclaimed, 1), 1)
 
     return median_us(both, nothing, 6 * cached.rounds)
