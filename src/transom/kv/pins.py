@@ -57,7 +57,7 @@ class Pins:
         return pin.tokens
 
     def expire(self) -> None:
-        """Ends the pins that have passed their last step. Their nodes return to the usual order of eviction."""
+        """Ends the pins that have passed their last step. Their nodes return to the usual order."""
         ended = [pin for pin in self.pins if pin.until <= self._log.step]
         if not ended:
             return
