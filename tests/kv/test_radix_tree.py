@@ -1,4 +1,4 @@
-"""PrefixTree's structure: paths, splits, growth, trimming."""
+"""RadixTree's structure: paths, splits, growth, trimming."""
 
 import numpy as np
 import pytest
@@ -7,7 +7,7 @@ from tests.kv.world import World, components
 from transom.kv.check import inside
 from transom.kv.component_specs import Full
 from transom.kv.holding import Namespace
-from transom.kv.radix_tree import shared_tokens
+from transom.kv.node import shared_tokens
 
 SPACE = Namespace(0, "", None)
 

@@ -6,7 +6,7 @@ from tests.kv.test_machine import walk
 from tests.kv.world import PAGE_SIZES, WINDOWS, Fault, Job, World, components, same
 
 from transom.kv.check import evict, inside
-from transom.kv.radix_tree import Node
+from transom.kv.node import Node
 
 FULL, WINDOW = 0, 1
 TOKENS = np.arange(100, 148, dtype=np.int32)

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from transom.kv.cache import Namespace
 from transom.kv.component_specs import ComponentSpec
-from transom.kv.radix_tree import Node
+from transom.kv.node import Node
 from transom.steps import PageCopy
 from transom_lab.fuzz.contents import Contents, Digests, of_component, prefix_digests
 from transom_lab.fuzz.kinds import first_key, keeps_everything

@@ -6,7 +6,7 @@ import numpy as np
 
 from transom.kv.cache import HybridCache, Namespace
 from transom.kv.check import inside
-from transom.kv.radix_tree import Node
+from transom.kv.node import Node
 from transom_lab.fuzz.kinds import first_key, is_state
 
 Prefix = tuple[int, ...]

@@ -28,11 +28,12 @@ from transom.kv.holding import Holding, Namespace, Offer, Pending, StartPoint
 from transom.kv.journal import Journal, Transaction
 from transom.kv.layout import CacheLayout, PrefixCaching
 from transom.kv.match import Hit, Share, found_again, holding_of, offer_of, start_options
+from transom.kv.node import TOKEN_BYTES, as_key
 from transom.kv.page_table import PageTable
 from transom.kv.pins import Pins
 from transom.kv.pool import PagePool, as_pages, owner_of, present
 from transom.kv.publish import Publisher
-from transom.kv.radix_tree import TOKEN_BYTES, PrefixTree, as_key
+from transom.kv.radix_tree import RadixTree
 from transom.kv.snapshots import SnapshotKeeper
 from transom.kv.stats import CacheStats, Counters, component_stats
 from transom.steps import Discard, PageCopy
@@ -64,7 +65,7 @@ class HybridCache:
         names = tuple(component.name for component in layout.components)
         self._log = EventLog(names, layout.page_size * TOKEN_BYTES, journal)
         costs = layout.page_bytes or (1,) * len(self._pools)
-        self._tree = PrefixTree(self._pools, self.rules, layout.policy.policy, costs, self._log, journal)
+        self._tree = RadixTree(self._pools, self.rules, layout.policy.policy, costs, self._log, journal)
         self._pins = Pins(self._tree, self._log, layout.pin_tokens, journal)
         self._counters = Counters(len(self._pools), journal)
         self._holdings: list[Holding | None] = [None] * layout.rows
@@ -441,8 +442,8 @@ class HybridCache:
         """Clears entries [start, end): unreferences pages of the tree, frees private ones."""
         middle = min(holding.shared(self.rules[component]), end)
         if start < middle:
-            named = self._tables[component].clear(holding.row, start, middle)
-            self._pools[component].unreference(named)
+            pages = self._tables[component].clear(holding.row, start, middle)
+            self._pools[component].unreference(pages)
             start = middle
         self._free_private(holding, component, start, end)
 
@@ -450,8 +451,8 @@ class HybridCache:
         if start >= end:
             return
         assert start >= holding.shared(self.rules[component]), (holding, start, end)
-        named = self._tables[component].clear(holding.row, start, end)
-        self._pools[component].free_private(named, owner_of(holding.row))
+        pages = self._tables[component].clear(holding.row, start, end)
+        self._pools[component].free_private(pages, owner_of(holding.row))
 
     def _let_go_of_inexact(self, holding: Holding) -> None:
         """Lets go of pages that must not get into the tree. All windows have passed them, so they may slide.

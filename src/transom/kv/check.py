@@ -19,11 +19,12 @@ from transom.kv.eviction import evict as evict_from_tree
 from transom.kv.holding import Holding, Namespace, Pending
 from transom.kv.journal import Journal
 from transom.kv.layout import CacheLayout
+from transom.kv.node import Node, Root, residency
 from transom.kv.page_rules import PageRule
 from transom.kv.page_table import PageTable
 from transom.kv.pins import Pins
 from transom.kv.pool import FREE, TREE, PagePool, owner_of
-from transom.kv.radix_tree import Node, PrefixTree, Root, residency
+from transom.kv.radix_tree import RadixTree
 from transom.kv.stats import Counters
 
 Position = tuple[Namespace, Node, int]
@@ -41,7 +42,7 @@ class Inside:
     rules: tuple[PageRule, ...]
     pools: tuple[PagePool, ...]
     tables: tuple[PageTable, ...]
-    tree: PrefixTree
+    tree: RadixTree
     budget: Budget
     log: EventLog
     pins: Pins
@@ -122,11 +123,11 @@ def _nodes(parts: Inside) -> list[tuple[Namespace, Node, int]]:
     """Every node except roots, with its namespace and first page index; parents first."""
     nodes: list[tuple[Namespace, Node, int]] = []
     for namespace, root in parts.tree.roots.items():
-        ahead: list[tuple[Node, int]] = [(child, 0) for child in root.children.values()]
-        while ahead:
-            node, start = ahead.pop()
+        stack: list[tuple[Node, int]] = [(child, 0) for child in root.children.values()]
+        while stack:
+            node, start = stack.pop()
             nodes.append((namespace, node, start))
-            ahead.extend((child, start + node.size) for child in node.children.values())
+            stack.extend((child, start + node.size) for child in node.children.values())
     return nodes
 
 
@@ -164,8 +165,8 @@ def _check_owners(parts: Inside, component: int, positions: dict[int, Position])
         owners[page] = owner
     assert owners.keys() == set(range(1, pool.capacity + 1)), (pool.name, "lost or unknown pages", owners)
     owners[0] = FREE
-    noted = dict(enumerate(pool.owners().tolist()))
-    assert noted == owners, (pool.name, noted, owners)
+    recorded = dict(enumerate(pool.owners().tolist()))
+    assert recorded == owners, (pool.name, recorded, owners)
     assert (pool.free, pool.tree) == (len(free), len(positions)), (pool.name, pool.free, pool.tree)
 
 
@@ -183,8 +184,8 @@ def _check_references(parts: Inside, component: int, positions: dict[int, Positi
         readers,
         positions,
     )
-    noted = pool.references(np.arange(pool.capacity + 1)).tolist()
-    assert noted == [readers[page] for page in range(pool.capacity + 1)], (pool.name, noted, readers)
+    recorded = pool.references(np.arange(pool.capacity + 1)).tolist()
+    assert recorded == [readers[page] for page in range(pool.capacity + 1)], (pool.name, recorded, readers)
     assert pool.idle == len(positions.keys() - readers.keys()), (pool.name, pool.idle)
 
 
@@ -218,24 +219,24 @@ def _check_references_along(parts: Inside, root: Root) -> None:
 
 def _below(root: Root) -> Iterator[Node]:
     """Every node but the root, parents first."""
-    ahead: list[Node] = list(root.children.values())
-    while ahead:
-        node = ahead.pop()
+    stack: list[Node] = list(root.children.values())
+    while stack:
+        node = stack.pop()
         yield node
-        ahead.extend(node.children.values())
+        stack.extend(node.children.values())
 
 
 def _check_shape(parts: Inside, root: Root) -> None:
     """4: the shape of the tree below one root."""
     assert root.children and not root.key and root.parent is None, root
     assert root.start == 0, root
-    ahead: list[Node] = [root]
-    while ahead:
-        node = ahead.pop()
+    stack: list[Node] = [root]
+    while stack:
+        node = stack.pop()
         _check_children(parts, node)
         if node is not root:
             _check_node(parts, node)
-        ahead.extend(node.children.values())
+        stack.extend(node.children.values())
 
 
 def _check_children(parts: Inside, node: Node) -> None:

@@ -8,12 +8,13 @@ import numpy as np
 from transom.kv.budget import Budget
 from transom.kv.eviction_policy import RANK_UNNEEDED, Candidate
 from transom.kv.eviction_queue import LOWEST_NEEDED, EvictionQueue, Key
+from transom.kv.node import Node, Root
 from transom.kv.pool import ID_BYTES, Run, pages_of, without_holes
-from transom.kv.radix_tree import Node, PrefixTree, Root, Stretch
+from transom.kv.radix_tree import RadixTree, Stretch
 from transom.kv.stats import Counters
 
 
-def evict_for(tree: PrefixTree, budget: Budget, counters: Counters, need: Sequence[int]) -> None:
+def evict_for(tree: RadixTree, budget: Budget, counters: Counters, need: Sequence[int]) -> None:
     """Evicts until `need` pages of each component can be allocated. Raises NoSpace before it evicts any.
 
     A pool that is short of pages evicts from its own queue. When the shared budget is short of bytes, the
@@ -36,7 +37,7 @@ def evict_for(tree: PrefixTree, budget: Budget, counters: Counters, need: Sequen
             counters.add(component, evicted=pages - pool.tree)
 
 
-def evict(tree: PrefixTree, component: int, count: int) -> None:
+def evict(tree: RadixTree, component: int, count: int) -> None:
     """Frees at least `count` pages of `component`; the tree must have as many unreferenced ones.
 
     A component that keeps everything loses the tails of leaves, and the other components lose their pages at
@@ -51,7 +52,7 @@ def evict(tree: PrefixTree, component: int, count: int) -> None:
     freed.release()
 
 
-def cheapest_component(tree: PrefixTree) -> tuple[int, Key]:
+def cheapest_component(tree: RadixTree) -> tuple[int, Key]:
     """The component with the lowest victim key, and the lowest key of the other components.
 
     At least one component must have an unreferenced page.
@@ -66,7 +67,7 @@ def cheapest_component(tree: PrefixTree) -> tuple[int, Key]:
     return victims[0][-1], victims[1][0] if len(victims) > 1 else LOWEST_NEEDED
 
 
-def evict_next(tree: PrefixTree, component: int, count: int, until: Key) -> None:
+def evict_next(tree: RadixTree, component: int, count: int, until: Key) -> None:
     """Evicts up to `count` pages from the next victim, and from later ones with keys below `until`.
 
     May free no page, if rows read all pages of the victim, and more than `count` if they go as a whole.
@@ -77,7 +78,7 @@ def evict_next(tree: PrefixTree, component: int, count: int, until: Key) -> None
     freed.release()
 
 
-def purge(tree: PrefixTree, root: Root) -> None:
+def purge(tree: RadixTree, root: Root) -> None:
     """Frees every page below `root` that no row reads."""
     assert root.parent is None, root
     keeps_all = next((c for c, keeps_all in enumerate(tree.keeps_all) if keeps_all), None)
@@ -101,7 +102,7 @@ class Freed:
 
     __slots__ = ("_pools", "_runs", "counts")
 
-    def __init__(self, tree: PrefixTree) -> None:
+    def __init__(self, tree: RadixTree) -> None:
         self.counts = [0] * len(tree.pools)
         self._pools = tree.pools
         self._runs: list[list[Run]] = [[] for _ in tree.pools]
@@ -120,7 +121,7 @@ class Freed:
 
 
 def _evict_next(
-    tree: PrefixTree, component: int, queue: EvictionQueue[Node], count: int, until: Key, freed: Freed
+    tree: RadixTree, component: int, queue: EvictionQueue[Node], count: int, until: Key, freed: Freed
 ) -> None:
     """Evicts up to `count` unneeded pages of several victims below `until`, or else from the next victim."""
     victim = _next_victim(queue)
@@ -146,12 +147,12 @@ def _next_victim(queue: EvictionQueue[Node]) -> Candidate[Node]:
     return victim
 
 
-def _evict_tail(tree: PrefixTree, component: int, victim: Candidate[Node], most: int, freed: Freed) -> int:
+def _evict_tail(tree: RadixTree, component: int, victim: Candidate[Node], most: int, freed: Freed) -> int:
     node = victim.item
     return _cut_tail(tree, component, node, node.size if tree.evicts_whole else most, freed)
 
 
-def _cut_tail(tree: PrefixTree, component: int, node: Node, most: int, freed: Freed) -> int:
+def _cut_tail(tree: RadixTree, component: int, node: Node, most: int, freed: Freed) -> int:
     """Cuts up to `most` unreferenced pages off a leaf, in all components. Returns how many.
 
     References never grow along a path, so the unreferenced pages of a node are its last.
@@ -166,7 +167,7 @@ def _cut_tail(tree: PrefixTree, component: int, node: Node, most: int, freed: Fr
 
 
 def _unneeded_stretches(
-    tree: PrefixTree, component: int, queue: EvictionQueue[Node], most: int, until: Key
+    tree: RadixTree, component: int, queue: EvictionQueue[Node], most: int, until: Key
 ) -> list[Stretch]:
     """Up to `most` unneeded pages of the next victims, before the first that has holes or readers among them.
 
@@ -190,9 +191,7 @@ def _unneeded_stretches(
     return stretches
 
 
-def _evict_earliest(
-    tree: PrefixTree, component: int, victim: Candidate[Node], most: int, freed: Freed
-) -> int:
+def _evict_earliest(tree: RadixTree, component: int, victim: Candidate[Node], most: int, freed: Freed) -> int:
     """Evicts unneeded pages and the slack page one by one, an island as a whole. Returns how many pages."""
     node = victim.item
     price = victim.price or tree.price(component, node)
@@ -210,12 +209,12 @@ def _evict_earliest(
     return count
 
 
-def _idle_pages(tree: PrefixTree, component: int, node: Node) -> bytes:
+def _idle_pages(tree: RadixTree, component: int, node: Node) -> bytes:
     """A byte per page of `node`: 1 where it has a page that no row reads."""
     return tree.pools[component].idle_among(node.runs[component])
 
 
-def _evict_first(tree: PrefixTree, component: int, node: Node, idle: bytes, count: int, freed: Freed) -> None:
+def _evict_first(tree: RadixTree, component: int, node: Node, idle: bytes, count: int, freed: Freed) -> None:
     """Evicts the first `count` pages of `idle`."""
     first = idle.find(1)
     assert first >= 0 < count, (node, component, count)
@@ -231,9 +230,9 @@ def _evict_first(tree: PrefixTree, component: int, node: Node, idle: bytes, coun
 
 def _deepest_first(root: Root) -> list[Node]:
     nodes: list[Node] = []
-    ahead = list(root.children.values())
-    while ahead:
-        node = ahead.pop()
+    stack = list(root.children.values())
+    while stack:
+        node = stack.pop()
         nodes.append(node)
-        ahead.extend(node.children.values())
+        stack.extend(node.children.values())
     return nodes[::-1]

@@ -5,8 +5,9 @@ from dataclasses import dataclass
 from transom.kv.events import EventLog
 from transom.kv.holding import Namespace
 from transom.kv.match import best_hit, partial_matches, repaired
+from transom.kv.node import Path
 from transom.kv.page_rules import PageRule
-from transom.kv.radix_tree import Path, PrefixTree
+from transom.kv.radix_tree import RadixTree
 from transom.values import RequestId
 
 
@@ -67,7 +68,7 @@ class Explanation:
 
 
 def explain(
-    tree: PrefixTree,
+    tree: RadixTree,
     rules: tuple[PageRule, ...],
     layers: tuple[int, ...],
     log: EventLog,
@@ -94,7 +95,7 @@ def explain(
 
 
 def _why_no_further(
-    tree: PrefixTree,
+    tree: RadixTree,
     rules: tuple[PageRule, ...],
     log: EventLog,
     namespace: Namespace,

@@ -180,5 +180,5 @@ def _require_sane(layout: CacheLayout) -> None:
     assert layout.budget is None or layout.pages == address_space(layout.budget, layout.page_bytes), layout
     if layout.layers and set(layout.layers) != set(range(len(layout.components))):
         raise ConfigError(
-            f"layers of components {sorted(set(layout.layers))}; there are {len(layout.components)}"
+            f"layers name components {sorted(set(layout.layers))}, but there are {len(layout.components)}"
         )

@@ -13,9 +13,10 @@ from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
 from transom.kv.holding import Holding, Namespace, Offer, StartPoint
+from transom.kv.node import NO_PAGES, TOKEN_BYTES, Node, Path, as_key, shared_tokens
 from transom.kv.page_rules import PageRule, first_needed
 from transom.kv.pool import PagePool, Pages, as_pages
-from transom.kv.radix_tree import NO_PAGES, TOKEN_BYTES, Node, Path, PrefixTree, as_key, shared_tokens
+from transom.kv.radix_tree import RadixTree
 from transom.values import RequestId, Tokens
 
 
@@ -80,7 +81,7 @@ class Hit(NamedTuple):
 
 
 def start_options(
-    tree: PrefixTree,
+    tree: RadixTree,
     rules: tuple[PageRule, ...],
     layers: tuple[int, ...],
     namespace: Namespace,
@@ -104,7 +105,7 @@ def start_options(
         yield hit
 
 
-def best_hit(tree: PrefixTree, rules: tuple[PageRule, ...], namespace: Namespace, key: bytes) -> Hit:
+def best_hit(tree: RadixTree, rules: tuple[PageRule, ...], namespace: Namespace, key: bytes) -> Hit:
     """The longest hit for `key`, which may end inside a page.
 
     Searches backwards from the end of the path. If no hit is possible at a position, a hole is to blame that
@@ -163,7 +164,7 @@ def repair_start(rules: tuple[PageRule, ...], layers: tuple[int, ...], until: in
 
 
 def with_full_pages(
-    tree: PrefixTree, rules: tuple[PageRule, ...], namespace: Namespace, key: bytes, hit: Hit
+    tree: RadixTree, rules: tuple[PageRule, ...], namespace: Namespace, key: bytes, hit: Hit
 ) -> Hit:
     """`hit`, found for a part of `key`, extended by the pages that full components have for all of `key`."""
     start = hit.begin.start
@@ -173,7 +174,7 @@ def with_full_pages(
 
 
 def found_again(
-    tree: PrefixTree, rules: tuple[PageRule, ...], namespace: Namespace, tokens: Tokens, begin: StartPoint
+    tree: RadixTree, rules: tuple[PageRule, ...], namespace: Namespace, tokens: Tokens, begin: StartPoint
 ) -> Hit | None:
     """The hit behind an earlier offer to start at `begin`, if the tree still has its pages.
 

@@ -9,7 +9,8 @@ from transom.errors import NoSpace
 from transom.kv.events import EventLog
 from transom.kv.holding import Namespace
 from transom.kv.journal import Journal
-from transom.kv.radix_tree import TOKEN_BYTES, PrefixTree
+from transom.kv.node import TOKEN_BYTES
+from transom.kv.radix_tree import RadixTree
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +30,7 @@ class Pins:
 
     __slots__ = ("_journal", "_log", "_tree", "pins", "tokens_max")
 
-    def __init__(self, tree: PrefixTree, log: EventLog, tokens_max: int, journal: Journal) -> None:
+    def __init__(self, tree: RadixTree, log: EventLog, tokens_max: int, journal: Journal) -> None:
         assert tokens_max >= 0, tokens_max
         self.pins: tuple[Pin, ...] = ()
         self.tokens_max = tokens_max

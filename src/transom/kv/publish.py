@@ -9,10 +9,11 @@ the tree would change pages that other rows read. The row references every page 
 import numpy as np
 
 from transom.kv.holding import Holding
+from transom.kv.node import Node, Path
 from transom.kv.page_rules import PageRule
 from transom.kv.page_table import PageTable
 from transom.kv.pool import ID_BYTES, Pages, Run, owner_of, pages_of, present
-from transom.kv.radix_tree import Node, Path, PrefixTree
+from transom.kv.radix_tree import RadixTree
 from transom.kv.stats import Counters
 
 
@@ -22,7 +23,7 @@ class Publisher:
     __slots__ = ("_counters", "_rows", "_rules", "_tree")
 
     def __init__(
-        self, tree: PrefixTree, rows: tuple[PageTable, ...], rules: tuple[PageRule, ...], counters: Counters
+        self, tree: RadixTree, rows: tuple[PageTable, ...], rules: tuple[PageRule, ...], counters: Counters
     ) -> None:
         assert len(rows) == len(rules) == len(tree.pools), (rows, rules)
         self._tree = tree

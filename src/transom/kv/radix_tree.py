@@ -16,22 +16,9 @@ from transom.kv.eviction_policy import RANK_NEEDED, RANK_PINNED, RANK_UNNEEDED, 
 from transom.kv.eviction_queue import Clock, EvictionQueue
 from transom.kv.holding import Namespace
 from transom.kv.journal import Journal
-from transom.kv.node import NO_PAGES, TOKEN_BYTES, Node, Path, Root, as_key, residency, shared_tokens
+from transom.kv.node import TOKEN_BYTES, Node, Path, Root, residency, shared_tokens
 from transom.kv.page_rules import PageRule
 from transom.kv.pool import ID_BYTES, PagePool, Run, as_pages, pages_of
-
-__all__ = [
-    "NO_PAGES",
-    "TOKEN_BYTES",
-    "Node",
-    "Path",
-    "PrefixTree",
-    "Root",
-    "as_key",
-    "residency",
-    "shared_tokens",
-]
-
 
 HOLE = b"\0"
 """One hole in `resident`; in runs a hole is ID_BYTES of it."""
@@ -40,7 +27,7 @@ Stretch = tuple[Node, int, int]
 """Pages [first, end) of a node."""
 
 
-class PrefixTree:
+class RadixTree:
     """Owns the nodes and, through the pools, their pages. Mutable; every change is logged for rollback."""
 
     __slots__ = (
@@ -106,6 +93,7 @@ class PrefixTree:
         while (child := node.children.get(key[at : at + page_bytes])) is not None:
             nodes.append(child)
             starts.append(at // page_bytes)
+            # A node is a run of many pages, so one comparison of bytes covers it; mostly all of it is shared.
             if not key.startswith(child.key, at):
                 tokens = shared_tokens(child.key, key[at : at + len(child.key)])
                 return Path(top, nodes, starts, starts[-1] + tokens * TOKEN_BYTES // page_bytes)
@@ -133,18 +121,19 @@ class PrefixTree:
         return price
 
     def _stretch(self, node: Node) -> Price:
+        """The price of a leaf in components that keep everything. All pages at its positions go together."""
         size = 0
-        for cost, there in zip(self._costs, node.resident, strict=True):
-            size += cost * there.count(1)
-        return Price(
-            RANK_NEEDED, len(node.key) // TOKEN_BYTES, size or 1, 0, node.branched, self.evicts_whole
-        )
+        for cost, resident in zip(self._costs, node.resident, strict=True):
+            size += cost * resident.count(1)
+        tokens = len(node.key) // TOKEN_BYTES
+        return Price(RANK_NEEDED, tokens, size or 1, 0, node.branched, self.evicts_whole)
 
     def _island(self, component: int, node: Node) -> Price:
-        there = node.resident[component]
-        island = self._rules[component].island(node.start, there)
-        rank = RANK_UNNEEDED if there.find(1, 0, island) >= 0 else RANK_NEEDED
-        size = self._costs[component] * there.count(1) or 1
+        """The price of a node in another component. Without its island no hit ends here, so it counts whole."""
+        resident = node.resident[component]
+        island = self._rules[component].island(node.start, resident)
+        rank = RANK_UNNEEDED if resident.find(1, 0, island) >= 0 else RANK_NEEDED
+        size = self._costs[component] * resident.count(1) or 1
         return Price(rank, len(node.key) // TOKEN_BYTES, size, island, node.branched, self.evicts_whole)
 
     # ---------------------------------------------------------------- recency
@@ -215,9 +204,11 @@ class PrefixTree:
         assert parent is not None and 0 < at < node.size, (node, at)
         front = tuple([run[: at * ID_BYTES] for run in node.runs])
         upper = Node(parent, node.namespace, node.key[: at * page_bytes], front, len(self.groups))
+        # A node is split where another request continues differently, or where a pin ends.
         upper.pinned, upper.branched = node.pinned, True
         for queue, candidate, lower in zip(self.queues, upper.candidates, node.candidates, strict=True):
             queue.split(candidate, lower)
+        # `node` becomes the lower part, so its children keep their parent.
         self._journal.assign(node, "start", node.start + at)
         self._journal.assign(node, "above", (*node.above, upper.key))
         self._set(node, node.key[at * page_bytes :], tuple([run[at * ID_BYTES :] for run in node.runs]))
@@ -269,20 +260,18 @@ class PrefixTree:
 
     def _evict_stretch(self, node: Node, component: int, first: int, end: int) -> Run:
         """Replaces pages [first, end) of `node` by holes and returns their ids."""
-        candidate, run, there = (
-            node.candidates[self._groups_of[component]],
-            node.runs[component],
-            node.resident[component],
-        )
-        assert first < end and there.count(1, first, end) == end - first, (node, component, first, end)
-        price, left = candidate.price, len(there) - first
-        there = there[:first] + there[end:].rjust(left, HOLE)
-        holes = run[: first * ID_BYTES] + run[end * ID_BYTES :].rjust(left * ID_BYTES, HOLE)
-        self._assign(node, component, holes, there)
-        earliest = there.find(1)
+        candidate = node.candidates[self._groups_of[component]]
+        run, resident = node.runs[component], node.resident[component]
+        assert first < end and resident.count(1, first, end) == end - first, (node, component, first, end)
+        price, tail = candidate.price, len(resident) - first
+        resident = resident[:first] + resident[end:].rjust(tail, HOLE)
+        holes = run[: first * ID_BYTES] + run[end * ID_BYTES :].rjust(tail * ID_BYTES, HOLE)
+        self._assign(node, component, holes, resident)  # forgets the cached price
+        earliest = resident.find(1)
         if earliest < 0:
             self._requeue(node, cheaper=False)
         elif price and earliest >= price.island:
+            # The island is left. Its price follows from the old one, so the next look need not compute it.
             candidate.price = price.without_unneeded((end - first) * self._costs[component])
         return run[first * ID_BYTES : end * ID_BYTES]
 
@@ -353,27 +342,29 @@ class PrefixTree:
     # ---------------------------------------------------------------- primitives
 
     def _link(self, node: Node) -> None:
+        """Adds `node` to its parent's children."""
         first = node.key[: self.page_bytes]
         assert node.parent is not None and first not in node.parent.children, node
         node.parent.children[first] = node
         insort(node.parent.sorted_children, first)
 
     def _unlink(self, node: Node) -> None:
+        """Takes `node` out of its parent's children."""
         first = node.key[: self.page_bytes]
         assert node.parent is not None and node.parent.children[first] is node, node
         del node.parent.children[first]
         del node.parent.sorted_children[bisect_left(node.parent.sorted_children, first)]
 
-    def _replace(self, node: Node, component: int, run: Run, there: bytes) -> None:
-        """Replaces the run of one component; `there` is its residency. The caller calls `_requeue`."""
-        assert len(run) == len(there) * ID_BYTES, (node, component, run, there)
+    def _replace(self, node: Node, component: int, run: Run, resident: bytes) -> None:
+        """Replaces the run of one component; `resident` belongs to it. The caller calls `_requeue`."""
+        assert len(run) == len(resident) * ID_BYTES, (node, component, run, resident)
         self._journal.log(self._restore, node, node.key, node.runs, node.resident)
-        self._assign(node, component, run, there)
+        self._assign(node, component, run, resident)
 
-    def _assign(self, node: Node, component: int, run: Run, there: bytes) -> None:
-        runs, resident = list(node.runs), list(node.resident)
-        runs[component], resident[component] = run, there
-        node.runs, node.resident = tuple(runs), tuple(resident)
+    def _assign(self, node: Node, component: int, run: Run, resident: bytes) -> None:
+        runs, residency_of = list(node.runs), list(node.resident)
+        runs[component], residency_of[component] = run, resident
+        node.runs, node.resident = tuple(runs), tuple(residency_of)
         node.forget_prices()
 
     def _set(self, node: Node, key: bytes, runs: tuple[Run, ...]) -> None:

@@ -11,10 +11,11 @@ Only components of kind `State` have snapshots, and no model family uses one yet
 from dataclasses import dataclass, replace
 
 from transom.kv.holding import Holding, Pending
+from transom.kv.node import Node, Path
 from transom.kv.page_rules import PageRule
 from transom.kv.page_table import PageTable
 from transom.kv.pool import as_pages, owner_of
-from transom.kv.radix_tree import Node, Path, PrefixTree
+from transom.kv.radix_tree import RadixTree
 from transom.steps import PageCopy
 
 
@@ -22,7 +23,7 @@ from transom.steps import PageCopy
 class SnapshotKeeper:
     """Keeps and withdraws snapshots. Owns nothing; changes tree, pools and page tables of one cache."""
 
-    tree: PrefixTree
+    tree: RadixTree
     rows: tuple[PageTable, ...]
     rules: tuple[PageRule, ...]
 
