@@ -129,7 +129,7 @@ class RadixTree:
         return Price(RANK_NEEDED, tokens, size or 1, 0, node.branched, self.evicts_whole)
 
     def _island(self, component: int, node: Node) -> Price:
-        """The price of a node in another component. Without its island no hit ends here, so it counts whole."""
+        """The price in another component. Without the island no hit ends here, so it counts whole."""
         resident = node.resident[component]
         island = self._rules[component].island(node.start, resident)
         rank = RANK_UNNEEDED if resident.find(1, 0, island) >= 0 else RANK_NEEDED
