@@ -1,4 +1,4 @@
-"""The fuzzer's layered world, whose cache can be made to fail at any primitive."""
+"""The fuzzer's layered world, with a cache that can be made to fail at any primitive."""
 
 from tests.kv.world import World
 

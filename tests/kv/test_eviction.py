@@ -1,4 +1,4 @@
-"""Several victims at a time: what goes is what would go if each were asked alone."""
+"""Evicting from several victims at a time evicts the same pages as one by one."""
 
 from collections.abc import Callable
 
@@ -17,7 +17,7 @@ def prompt(number: int, length: int = 40) -> list[int]:
 
 
 def filled(*, budget: bool) -> World:
-    """Prompts of which windows need little: one is read, one has holes, one was found again, two part."""
+    """Prompts with many unneeded window pages. One is read, one has holes, one was hit again, two branch."""
     kinds = (Full(), Window(8), Chunked(6))
     size = (1, 1, 1) if budget else ()
     pages = address_space(900, size) if budget else (900, 900, 900)
@@ -54,7 +54,7 @@ def by_bytes(component: int, world: World, count: int) -> None:
     ("way", "component", "pages"), [(by_pages, 1, 70), (by_pages, 2, 70), (by_bytes, 1, 140)]
 )
 @pytest.mark.parametrize("least", [1, 7, 1000])
-def test_what_nobody_needs_goes_in_the_same_order_however_much_is_asked_for(
+def test_unneeded_pages_are_evicted_in_the_same_order_one_by_one_and_in_batches(
     way: Callable[[int, World, int], None], component: int, pages: int, least: int
 ) -> None:
     budget = way is by_bytes

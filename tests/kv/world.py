@@ -1,4 +1,4 @@
-"""The fuzzer's world, whose cache can be made to fail at any primitive."""
+"""The fuzzer's world, with a cache that can be made to fail at any primitive."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -62,7 +62,7 @@ class World(FuzzWorld):
 
 @contextmanager
 def unchanged(world: World) -> Iterator[None]:
-    """Whatever happens inside leaves the cache as it was."""
+    """Asserts that the block leaves the cache as it was."""
     before = world.snapshot()
     yield
     same(before, world.snapshot())
