@@ -6,7 +6,8 @@ BIN := $(VENV)/bin
 ARGS ?=
 PYTEST_ARGS ?= -n 2 --dist loadfile
 PIP := $(BIN)/python -m pip --disable-pip-version-check
-SOURCES := pyproject.toml lab/pyproject.toml CMakeLists.txt $(wildcard native/* native/kernels/*)
+CXX_FILES := $(wildcard native/*.h native/*.cpp native/kernels/*.h native/kernels/*.cpp)
+SOURCES := pyproject.toml lab/pyproject.toml CMakeLists.txt $(CXX_FILES)
 
 .PHONY: serve test lint test-slow soak sanitize arm parity mutants wheels docs bench bench-peers pictures clean help
 
@@ -19,10 +20,11 @@ serve: $(VENV)/serve.stamp  ## install what is needed, then serve on 127.0.0.1:8
 test: $(VENV)/test.stamp lint  ## the fast lane: lint, types, tests
 	$(BIN)/python -m pytest $(PYTEST_ARGS) -m "not slow"
 
-lint: $(VENV)/test.stamp  ## ruff and mypy --strict
+lint: $(VENV)/test.stamp  ## ruff, mypy --strict and clang-format
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+	$(BIN)/clang-format --dry-run --Werror $(CXX_FILES) $(wildcard tests/native/*.cpp)
 
 test-slow: $(VENV)/test.stamp  ## the heavy proofs; see lab/LOG.md
 	$(BIN)/python -m pytest -m slow

@@ -12,7 +12,7 @@ void check_sizes(int64_t out, int64_t in) {
         complain("matrix", "has " + number(out) + " outputs and " + number(in) + " inputs");
 }
 
-Pages describe(const Buffer& data, const Array<int32_t>& table, int64_t page_size, int64_t layer) {
+Pages checked_pages(const Buffer& data, const Array<int32_t>& table, int64_t page_size, int64_t layer) {
     if (!data.dense(1)) complain("pages", "axes after the first must be C-contiguous");
     const bool half = data.format() == 'e' && data.item() == 2;
     if (!half && !(data.format() == 'f' && data.item() == 4)) complain("pages", "must be float16 or float32");
@@ -22,7 +22,7 @@ Pages describe(const Buffer& data, const Array<int32_t>& table, int64_t page_siz
     if (layer < 0 || layer >= data.dim(1))
         complain("layer", number(layer) + " is not one of " + number(data.dim(1)));
     if (data.dim(5) % 16 != 0 || data.dim(5) > 4096)
-        complain("pages", "head_dim " + number(data.dim(5)) + " is no multiple of 16 up to 4096");
+        complain("pages", "head_dim " + number(data.dim(5)) + " is not a multiple of 16 up to 4096");
     Pages p{static_cast<char*>(data.data()),
             data.stride(0),
             page_size,
@@ -41,8 +41,8 @@ Pages describe(const Buffer& data, const Array<int32_t>& table, int64_t page_siz
 
 }  // namespace
 
-PackedArgument::PackedArgument(nb::handle codes, nb::handle scales, nb::handle minima, int group, int64_t out,
-                               int64_t in)
+PackedArgument::PackedArgument(nb::handle codes, nb::handle scales, nb::handle zero_offsets, int group,
+                               int64_t out, int64_t in)
     : codes_(codes, "codes", 4), scales_(scales, "scales", 3) {
     check_sizes(out, in);
     if (group != 16 && group != 32) complain("group", "must be 16 or 32, is " + number(group));
@@ -55,8 +55,8 @@ PackedArgument::PackedArgument(nb::handle codes, nb::handle scales, nb::handle m
         a.expect(2, 16);
     };
     check_groups(scales_);
-    if (!minima.is_none()) check_groups(minima_.emplace(minima, "minima", 3));
-    packed_ = {codes_.at(), scales_.at(), minima_ ? minima_->at() : nullptr, out, in, group};
+    if (!zero_offsets.is_none()) check_groups(zero_offsets_.emplace(zero_offsets, "zero_offsets", 3));
+    packed_ = {codes_.at(), scales_.at(), zero_offsets_ ? zero_offsets_->at() : nullptr, out, in, group};
 }
 
 FloatArgument::FloatArgument(nb::handle values, int64_t out, int64_t in) : values_(values, "values", 3) {
@@ -67,9 +67,9 @@ FloatArgument::FloatArgument(nb::handle values, int64_t out, int64_t in) : value
     tiles_ = {values_.at(), out, in};
 }
 
-int checked_limit(int limit) {
-    if (limit != 127 && limit != 32258) complain("precision", "must be 127 or 32258, is " + number(limit));
-    return limit;
+Precision checked_precision(int bits) {
+    if (bits != 8 && bits != 16) complain("precision", "must be 8 or 16, is " + number(bits));
+    return static_cast<Precision>(bits);
 }
 
 void check_tokens(const Array<int32_t>& tokens, int64_t count) {
@@ -79,12 +79,12 @@ void check_tokens(const Array<int32_t>& tokens, int64_t count) {
     }
 }
 
-RecordsArgument::RecordsArgument(nb::handle records, const char* name, int limit, bool writable)
-    : words_(records, name, 3, writable), limit_(checked_limit(limit)) {
-    words_.expect(2, record_bytes(limit) / 2);
+ActivationsArgument::ActivationsArgument(nb::handle blocks, const char* name, int precision, bool writable)
+    : words_(blocks, name, 3, writable), precision_(checked_precision(precision)) {
+    words_.expect(2, activation_block_bytes(precision_) / 2);
 }
 
-void RecordsArgument::expect(int64_t tokens, int64_t in) const {
+void ActivationsArgument::expect(int64_t tokens, int64_t in) const {
     if (in % 32 != 0) complain(words_.name(), "rows must be a multiple of 32 wide, are " + number(in));
     words_.expect(0, tokens);
     words_.expect(1, in / 32);
@@ -94,7 +94,7 @@ PagesArgument::PagesArgument(nb::handle pages, nb::handle table, int64_t page_si
                              bool writable)
     : data_(pages, "pages", 6, writable),
       table_(table, "kv.rows", 2),
-      pages_(describe(data_, table_, page_size, layer)) {}
+      pages_(checked_pages(data_, table_, page_size, layer)) {}
 
 void PagesArgument::check(int64_t row, int64_t begin, int64_t end) const {
     const Pages& p = pages_;
@@ -119,16 +119,18 @@ std::vector<Span> checked_spans(const PagesArgument& pages, nb::handle rows, nb:
     o.expect(0, n + 1);
     std::optional<Array<int32_t>> c;
     if (!clips.is_none()) c.emplace(clips, "clips", 1).expect(0, n);
-    if (o.at()[0] != 0 || o.at()[n] != tokens) complain("offsets", "must go from 0 to " + number(tokens));
+    if (o.at()[0] != 0 || o.at()[n] != tokens)
+        complain("offsets", "must start at 0 and end at " + number(tokens));
     std::vector<Span> spans;
     spans.reserve(static_cast<size_t>(n));
     for (int64_t i = 0; i < n; ++i) {
         const int64_t token = o.at()[i], count = o.at()[i + 1] - token, start = s.at()[i];
         const int64_t clip = c ? c->at()[i] : 0;
-        if (count < 0 || token > tokens) complain("offsets", "must not fall");
+        if (count < 0 || token > tokens) complain("offsets", "must not decrease");
         if (count == 0) continue;
         if (clip < 0 || clip > std::max<int64_t>(0, start))
             complain("clips", number(clip) + " is not in [0, " + number(start) + "]");
+        // A negative start is an error whatever the window: let check() name it.
         const int64_t lowest = window ? std::max(clip, start - window + 1) : clip;
         pages.check(r.at()[i], start < 0 ? start : lowest, start + count);
         spans.push_back({r.at()[i], start, token, count, clip});

@@ -1,5 +1,7 @@
 #pragma once
-// Python's dataclasses of transom.ops.protocol as kernel arguments, every index checked before any use.
+// The dataclasses of transom.ops.protocol, as transom.ops.native passes them, to arguments of kernels. Every
+// shape and every index is checked here, so that kernels need no checks. All throw ValueError with the
+// argument's name.
 
 #include <optional>
 #include <vector>
@@ -11,14 +13,14 @@ namespace transom {
 
 class PackedArgument {
 public:
-    PackedArgument(nb::handle codes, nb::handle scales, nb::handle minima, int group, int64_t out,
+    PackedArgument(nb::handle codes, nb::handle scales, nb::handle zero_offsets, int group, int64_t out,
                    int64_t in);
     const Packed& get() const { return packed_; }
 
 private:
     Array<uint8_t> codes_;
     Array<float> scales_;
-    std::optional<Array<float>> minima_;
+    std::optional<Array<float>> zero_offsets_;
     Packed packed_;
 };
 
@@ -32,20 +34,22 @@ private:
     FloatTiles tiles_;
 };
 
-int checked_limit(int limit);
+Precision checked_precision(int bits);
+
+// Token ids must be in [0, count).
 void check_tokens(const Array<int32_t>& tokens, int64_t count);
 
-// Records of quantized rows, int16 `[tokens, in / 32, record bytes / 2]`.
-class RecordsArgument {
+// Activation blocks of quantized rows, as int16 `[tokens, in / 32, block bytes / 2]`.
+class ActivationsArgument {
 public:
-    RecordsArgument(nb::handle records, const char* name, int limit, bool writable);
+    ActivationsArgument(nb::handle blocks, const char* name, int precision, bool writable);
     int64_t tokens() const { return words_.dim(0); }
     void expect(int64_t tokens, int64_t in) const;
-    Quantize quantize() const { return {limit_, words_.data()}; }
+    Quantize quantize() const { return {precision_, words_.data()}; }
 
 private:
     Array<int16_t> words_;
-    int limit_;
+    Precision precision_;
 };
 
 class PagesArgument {
@@ -53,7 +57,7 @@ public:
     PagesArgument(nb::handle pages, nb::handle table, int64_t page_size, int64_t layer, bool writable);
     const Pages& get() const { return pages_; }
     int64_t rows() const { return table_.dim(0); }
-    // Every page of positions [begin, end) of a row is one.
+    // Positions [begin, end) must lie within the row, and each of their pages must be in the pool.
     void check(int64_t row, int64_t begin, int64_t end) const;
 
 private:
@@ -62,7 +66,8 @@ private:
     Pages pages_;
 };
 
-// `clips` may be None: 0 for every span.
+// The spans that have tokens. `clips` may be None: no span is clipped. Checks the pages that attention reads:
+// from the first key within the window and not clipped, to the span's last token.
 std::vector<Span> checked_spans(const PagesArgument&, nb::handle rows, nb::handle starts, nb::handle offsets,
                                 nb::handle clips, int64_t tokens, int64_t window);
 

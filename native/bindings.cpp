@@ -1,5 +1,5 @@
-// The thin layer under transom.ops.native: checks, then kernels without the GIL. Outputs are given by the
-// caller, who owns them.
+// The functions that transom.ops.native calls: each checks its arguments, then runs a kernel without the GIL.
+// The caller allocates and owns all outputs.
 #include <nanobind/nanobind.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
@@ -8,23 +8,23 @@
 
 #include "arguments.h"
 #include "module.h"
-#include "selection.h"
+#include "sampling.h"
 
 namespace transom {
 namespace {
 
 using nb::handle;
-using Free = nb::gil_scoped_release;
+using ReleaseGil = nb::gil_scoped_release;
 
-void embed_packed(handle codes, handle scales, handle minima, int group, int64_t out, int64_t in,
+void embed_packed(handle codes, handle scales, handle zero_offsets, int group, int64_t out, int64_t in,
                   handle tokens, float scale, handle result) {
-    const PackedArgument table(codes, scales, minima, group, out, in);
+    const PackedArgument table(codes, scales, zero_offsets, group, out, in);
     const Array<int32_t> ids(tokens, "tokens", 1);
     const Array<float> to(result, "result", 2, true);
     check_tokens(ids, out);
     to.expect(0, ids.dim(0));
     to.expect(1, in);
-    Free free;
+    ReleaseGil release;
     over_rows(kernels().embed_packed, EmbedPacked{table.get(), ids.at(), scale, to.at()}, ids.dim(0), 2 * in);
 }
 
@@ -35,14 +35,14 @@ void embed_float(handle values, int64_t out, int64_t in, handle tokens, float sc
     check_tokens(ids, out);
     to.expect(0, ids.dim(0));
     to.expect(1, in);
-    Free free;
+    ReleaseGil release;
     over_rows(kernels().embed_float, EmbedFloat{table.get(), ids.at(), scale, to.at()}, ids.dim(0), 2 * in);
 }
 
-// x `[tokens, dim]` with its weight `[dim]`.
-struct Normed {
+// The arguments that all norms share: x `[tokens, dim]` and its weight `[dim]`.
+struct NormArguments {
     Array<float> x, weight;
-    Normed(handle rows, handle weights) : x(rows, "x", 2), weight(weights, "weight", 1) {
+    NormArguments(handle rows, handle weights) : x(rows, "x", 2), weight(weights, "weight", 1) {
         if (dim() % 16 != 0 || dim() == 0)
             complain("x", "rows must be a multiple of 16 wide, are " + std::to_string(dim()));
         weight.expect(0, dim());
@@ -55,36 +55,36 @@ struct Normed {
 };
 
 void norm(handle x, handle weight, float eps, handle result) {
-    const Normed n(x, weight);
+    const NormArguments n(x, weight);
     const Array<float> to(result, "result", 2, true);
     to.expect(0, n.rows());
     to.expect(1, n.dim());
-    Free free;
+    ReleaseGil release;
     over_rows(kernels().norm, n.args(eps, to.at(), {}), n.rows(), n.dim());
 }
 
 void add_norm(handle x, handle y, handle weight, float eps) {
-    const Normed n(y, weight);
+    const NormArguments n(y, weight);
     const Array<float> to(x, "x", 2, true);
     to.expect(0, n.rows());
     to.expect(1, n.dim());
-    Free free;
+    ReleaseGil release;
     over_rows(kernels().add_norm, n.args(eps, to.at(), {}), n.rows(), n.dim());
 }
 
-void norm_prepare(handle x, handle weight, float eps, int limit, handle records) {
-    const Normed n(x, weight);
-    const RecordsArgument to(records, "records", limit, true);
+void norm_prepare(handle x, handle weight, float eps, int precision, handle activations) {
+    const NormArguments n(x, weight);
+    const ActivationsArgument to(activations, "activations", precision, true);
     to.expect(n.rows(), n.dim());
-    Free free;
+    ReleaseGil release;
     over_rows(kernels().norm_prepare, n.args(eps, nullptr, to.quantize()), n.rows(), 2 * n.dim());
 }
 
-void prepare(handle x, int limit, handle records) {
+void prepare(handle x, int precision, handle activations) {
     const Array<float> rows(x, "x", 2);
-    const RecordsArgument to(records, "records", limit, true);
+    const ActivationsArgument to(activations, "activations", precision, true);
     to.expect(rows.dim(0), rows.dim(1));
-    Free free;
+    ReleaseGil release;
     over_rows(kernels().prepare, Prepare{rows.at(), rows.dim(1), to.quantize()}, rows.dim(0), rows.dim(1));
 }
 
@@ -103,31 +103,32 @@ void gated(handle gate_up, int gate, handle result) {
     const Array<float> rows(gate_up, "gate_up", 2), to(result, "result", 2, true);
     to.expect(0, rows.dim(0));
     to.expect(1, hidden_of(rows));
-    Free free;
+    ReleaseGil release;
     over_rows(kernels().gated, Gated{rows.at(), rows.dim(1) / 2, applied, to.at(), {}}, rows.dim(0),
               2 * rows.dim(1));
 }
 
-void gated_prepare(handle gate_up, int gate, int limit, handle records) {
+void gated_prepare(handle gate_up, int gate, int precision, handle activations) {
     const Gate applied = checked_gate(gate);
     const Array<float> rows(gate_up, "gate_up", 2);
-    const RecordsArgument to(records, "records", limit, true);
+    const ActivationsArgument to(activations, "activations", precision, true);
     to.expect(rows.dim(0), hidden_of(rows));
-    Free free;
-    over_rows(kernels().gated, Gated{rows.at(), rows.dim(1) / 2, applied, nullptr, to.quantize()}, rows.dim(0),
-              2 * rows.dim(1));
+    ReleaseGil release;
+    over_rows(kernels().gated, Gated{rows.at(), rows.dim(1) / 2, applied, nullptr, to.quantize()},
+              rows.dim(0), 2 * rows.dim(1));
 }
 
-void matmul_packed(handle records, int limit, handle codes, handle scales, handle minima, int group,
-                   int64_t out, int64_t in, handle result) {
-    const PackedArgument matrix(codes, scales, minima, group, out, in);
-    const RecordsArgument rows(records, "x", limit, false);
+void matmul_packed(handle activations, int precision, handle codes, handle scales, handle zero_offsets,
+                   int group, int64_t out, int64_t in, handle result) {
+    const PackedArgument matrix(codes, scales, zero_offsets, group, out, in);
+    const ActivationsArgument rows(activations, "x", precision, false);
     const Array<float> to(result, "result", 2, true);
     rows.expect(rows.tokens(), in);
     to.expect(0, rows.tokens());
     to.expect(1, out);
-    Free free;
-    launch(MatmulPacked{rows.quantize().records, limit, matrix.get(), to.at(), rows.tokens()});
+    ReleaseGil release;
+    const Quantize x = rows.quantize();
+    launch(MatmulPacked{x.blocks, x.precision, matrix.get(), to.at(), rows.tokens()});
 }
 
 void matmul_float(handle x, handle values, int64_t out, int64_t in, handle result) {
@@ -136,10 +137,11 @@ void matmul_float(handle x, handle values, int64_t out, int64_t in, handle resul
     rows.expect(1, in);
     to.expect(0, rows.dim(0));
     to.expect(1, out);
-    Free free;
+    ReleaseGil release;
     launch(MatmulFloat{rows.at(), matrix.get(), to.at(), rows.dim(0)});
 }
 
+// The norm weight of query or key heads, `[head_dim]`, or None.
 class HeadWeight {
 public:
     HeadWeight(handle weight, const char* name, int64_t dim) {
@@ -153,7 +155,8 @@ private:
 };
 
 void check_heads(const Pages& p, int64_t heads, int64_t kv_heads, int64_t head_dim) {
-    if (p.kv_heads != kv_heads || p.head_dim != head_dim) complain("shape", "does not fit the pages");
+    if (p.kv_heads != kv_heads || p.head_dim != head_dim)
+        complain("shape", "has other KV heads or another head_dim than the pages");
     if (kv_heads < 1 || heads < 1 || heads % kv_heads != 0)
         complain("shape", "heads must be a multiple of kv_heads");
 }
@@ -180,9 +183,9 @@ void rope_store(handle qkv, int64_t heads, int64_t kv_heads, int64_t head_dim, h
     for (int64_t t = 0; t < tokens; ++t) {
         if (!mask || mask[t]) kv.check(rows.at()[t], at.at()[t], at.at()[t] + int64_t{1});
     }
-    const RopeStore args{x.at(),      heads,    q_weight.at(), k_weight.at(), eps, angles.at(),
-                         kv.get(),    at.at(),  rows.at(),     mask,          to.at()};
-    Free free;
+    const RopeStore args{x.at(),   heads,   q_weight.at(), k_weight.at(), eps,    angles.at(),
+                         kv.get(), at.at(), rows.at(),     mask,          to.at()};
+    ReleaseGil release;
     over_rows(kernels().rope_store, args, tokens, 4 * x.dim(1));
 }
 
@@ -198,11 +201,12 @@ void attention(handle q, int64_t heads, int64_t kv_heads, int64_t head_dim, int6
     to.expect(0, queries.dim(0));
     to.expect(1, heads * head_dim);
     const auto spans = checked_spans(kv, rows, starts, offsets, clips, queries.dim(0), window);
-    Free free;
+    ReleaseGil release;
     launch(Attention{queries.at(), heads, window, scale, softcap, kv.get(), to.at()}, spans);
 }
 
-struct Choices {
+// Sampling parameters of all rows: `SamplingRows` in Python.
+struct SamplingArguments {
     Array<float> temperature, top_p, min_p;
     Array<int32_t> top_k, position;
     Array<uint64_t> seed;
@@ -217,54 +221,57 @@ struct Choices {
             if (!(min_p.at()[i] >= 0 && min_p.at()[i] <= 1)) complain("min_p", "must be in [0, 1]");
         }
     }
-    Choice row(int64_t i) const {
+    Sampling row(int64_t i) const {
         return {temperature.at()[i], top_k.at()[i], top_p.at()[i],
                 min_p.at()[i],       seed.at()[i],  position.at()[i]};
     }
 };
 
-void choose(handle logits, handle temperature, handle top_k, handle top_p, handle min_p, handle seed,
+void sample(handle logits, handle temperature, handle top_k, handle top_p, handle min_p, handle seed,
             handle position, handle tokens, handle logprobs) {
     const Array<float> x(logits, "logits", 2), to_logprobs(logprobs, "logprobs", 1, true);
     const Array<int32_t> to_tokens(tokens, "tokens", 1, true);
-    const Choices how{
+    const SamplingArguments sampling{
         {temperature, "temperature", 1}, {top_p, "top_p", 1}, {min_p, "min_p", 1}, {top_k, "top_k", 1},
         {position, "position", 1},       {seed, "seed", 1}};
     const int64_t rows = x.dim(0), vocabulary = x.dim(1);
-    how.check(rows);
+    sampling.check(rows);
     to_tokens.expect(0, rows);
     to_logprobs.expect(0, rows);
     if (vocabulary < 1 || vocabulary > INT32_MAX) complain("logits", "rows must not be empty");
-    Free free;
+    ReleaseGil release;
     parallel(rows, [&](int64_t i) {
-        const Chosen chosen = choose_row(x.at() + i * vocabulary, vocabulary, how.row(i));
-        to_tokens.at()[i] = chosen.token;
-        to_logprobs.at()[i] = chosen.logprob;
+        const SampledToken sampled = sample_row(x.at() + i * vocabulary, vocabulary, sampling.row(i));
+        to_tokens.at()[i] = sampled.token;
+        to_logprobs.at()[i] = sampled.logprob;
     });
 }
 
-void score(handle logits, handle tokens, handle logprobs, handle top_tokens, handle top_logprobs) {
-    const Array<float> x(logits, "logits", 2), to_logprobs(logprobs, "logprobs", 1, true),
+void logprobs(handle logits, handle tokens, handle result, handle top_tokens, handle top_logprobs) {
+    const Array<float> x(logits, "logits", 2), to_logprobs(result, "logprobs", 1, true),
         to_top_logprobs(top_logprobs, "top_logprobs", 2, true);
     const Array<int32_t> ids(tokens, "tokens", 1), to_top(top_tokens, "top_tokens", 2, true);
     const int64_t rows = x.dim(0), vocabulary = x.dim(1), top = to_top.dim(1);
     if (vocabulary < 1 || vocabulary > INT32_MAX) complain("logits", "rows must not be empty");
-    if (top > vocabulary) complain("top_tokens", "has more columns than there are tokens");
+    if (top > vocabulary) complain("top_tokens", "has more columns than the vocabulary has tokens");
     ids.expect(0, rows);
     to_logprobs.expect(0, rows);
     to_top.expect(0, rows);
     to_top_logprobs.expect(0, rows);
     to_top_logprobs.expect(1, top);
     for (int64_t i = 0; i < rows; ++i) {
-        if (ids.at()[i] < 0 || ids.at()[i] >= vocabulary) complain("tokens", "hold an id that is none");
+        if (ids.at()[i] < 0 || ids.at()[i] >= vocabulary)
+            complain("tokens",
+                     std::to_string(ids.at()[i]) + " is not in [0, " + std::to_string(vocabulary) + ")");
     }
-    Free free;
+    ReleaseGil release;
     parallel(rows, [&](int64_t i) {
-        to_logprobs.at()[i] = score_row(x.at() + i * vocabulary, vocabulary, ids.at()[i], top,
-                                        to_top.at() + i * top, to_top_logprobs.at() + i * top);
+        to_logprobs.at()[i] = logprobs_row(x.at() + i * vocabulary, vocabulary, ids.at()[i], top,
+                                           to_top.at() + i * top, to_top_logprobs.at() + i * top);
     });
 }
 
+// All layers of a page lie together: the keys and values of a layer are 2 runs of page_size slots.
 void copy_pages(handle pages, handle table, int64_t page_size, int64_t source, int64_t target,
                 int64_t tokens) {
     const PagesArgument kv(pages, table, page_size, 0, true);
@@ -273,7 +280,7 @@ void copy_pages(handle pages, handle table, int64_t page_size, int64_t source, i
     if (target < 1 || target >= p.count) complain("target", std::to_string(target) + " is not a page");
     if (tokens < 0 || tokens > page_size) complain("tokens", std::to_string(tokens) + " do not fit a page");
     if (source == target) return;
-    Free free;
+    ReleaseGil release;
     const size_t bytes = static_cast<size_t>(tokens * p.slot_bytes());
     for (int64_t i = 0; i < 2 * p.layers; ++i) {
         const int64_t at = i * page_size * p.slot_bytes();
@@ -283,7 +290,7 @@ void copy_pages(handle pages, handle table, int64_t page_size, int64_t source, i
 
 void checked_set_threads(int count) {
     if (count < 1 || count > 1024) complain("count", "must be in [1, 1024], is " + std::to_string(count));
-    Free free;
+    ReleaseGil release;
     set_threads(count);
 }
 
@@ -298,8 +305,8 @@ void checked_set_isa(const std::string& name) {
 }  // namespace
 
 void register_kernels(nb::module_& m) {
-    kernels();  // an unusable TRANSOM_ISA fails the import, not a request
-    const auto none = nb::arg().none();
+    kernels();                           // so that an unusable TRANSOM_ISA fails the import, not a request
+    const auto none = nb::arg().none();  // nanobind rejects None for all other arguments
     m.def("embed_packed", embed_packed, nb::arg(), nb::arg(), none, nb::arg(), nb::arg(), nb::arg(),
           nb::arg(), nb::arg(), nb::arg());
     m.def("embed_float", embed_float);
@@ -316,16 +323,18 @@ void register_kernels(nb::module_& m) {
           nb::arg(), nb::arg(), nb::arg(), nb::arg(), nb::arg(), nb::arg(), nb::arg(), none, nb::arg());
     m.def("attention", attention, nb::arg(), nb::arg(), nb::arg(), nb::arg(), nb::arg(), nb::arg(), nb::arg(),
           nb::arg(), nb::arg(), nb::arg(), nb::arg(), nb::arg(), nb::arg(), nb::arg(), none, nb::arg());
-    m.def("choose", choose);
-    m.def("score", score);
+    m.def("sample", sample);
+    m.def("logprobs", logprobs);
     m.def("copy_pages", copy_pages);
-    m.def("uniform", uniform, "The number that chooses the token at a position, of (seed, position).");
-    m.def("threads", threads, "Threads that kernels use, the caller's included.");
-    m.def("set_threads", checked_set_threads, "Changes how many threads kernels use; 1 or more.");
-    m.def("isa", [] { return kernels().name; }, "The kernels in use, by instruction set.");
-    m.def("isas", isas, "The kernels that run here, the fastest first.");
-    m.def("set_isa", checked_set_isa, "Forces an instruction set; ValueError if this CPU does not run it.");
-    m.def("cpu_features", cpu_features, "What this CPU has of what the kernels can use.");
+    m.def("uniform", uniform,
+          "The number in [0, 1) that samples the token at a position: of (seed, position).");
+    m.def("threads", threads, "Threads that kernels use, including the calling one.");
+    m.def("set_threads", checked_set_threads, "Sets the number of threads that kernels use, at least 1.");
+    m.def("isa", [] { return kernels().name; }, "The instruction set of the kernels in use.");
+    m.def("isas", isas, "The instruction sets whose kernels run on this CPU, fastest first.");
+    m.def("set_isa", checked_set_isa,
+          "Selects the kernels of an instruction set; ValueError if this CPU cannot run them.");
+    m.def("cpu_features", cpu_features, "The CPU features that kernels can use and this CPU has.");
 }
 
 }  // namespace transom

@@ -1,7 +1,8 @@
 #pragma once
 // What kernels are written over: 16 lanes, whatever registers the CPU has. Every file of kernels/ is compiled
 // once for each instruction set, in a namespace of that name (TRANSOM_ISA), with the lanes that fit.
-// Lane j of a result is lane j of the arguments under one operation, so all instruction sets have the same bits.
+// Lane j of a result is lane j of the arguments under one operation, so all instruction sets have the same
+// bits.
 //
 //   Lanes    16 float32: + - * / round to nearest even
 //   Ints     16 int32, exact
@@ -32,32 +33,32 @@ TRANSOM_INLINE void clear(Lanes (&sums)[Rows][Columns]) {
 #pragma GCC unroll 8
     for (int r = 0; r < Rows; ++r) {
 #pragma GCC unroll 4
-        for (int c = 0; c < Columns; ++c) sums[r][c] = all(0.0f);
+        for (int c = 0; c < Columns; ++c) sums[r][c] = broadcast(0.0f);
     }
 }
 
 [[maybe_unused]] inline Lanes exp(Lanes x) {
-    const Mask low = below(x, all(exp_lowest));
-    x = lower(all(exp_highest), x);  // NaN stays
-    const Lanes n = rounded(x * all(log2e));
-    Lanes r = fma(n, all(-ln2_high), x);
-    r = fma(n, all(-ln2_low), r);
-    Lanes p = all(exp_terms[0]);
-    for (int i = 1; i < 6; ++i) p = fma(p, r, all(exp_terms[i]));
+    const Mask low = below(x, broadcast(exp_lowest));
+    x = lower(broadcast(exp_highest), x);  // NaN stays
+    const Lanes n = rounded(x * broadcast(log2e));
+    Lanes r = fma(n, broadcast(-ln2_high), x);
+    r = fma(n, broadcast(-ln2_low), r);
+    Lanes p = broadcast(exp_terms[0]);
+    for (int i = 1; i < 6; ++i) p = fma(p, r, broadcast(exp_terms[i]));
     p = fma(p, r * r, r);
-    p = p + all(1.0f);
-    return pick(low, all(0.0f), p * power_of_two(n));
+    p = p + broadcast(1.0f);
+    return pick(low, broadcast(0.0f), p * power_of_two(n));
 }
 
 [[maybe_unused]] inline Lanes softcapped(Lanes score, float cap) {
-    const Lanes c = all(cap), one = all(1.0f), two = all(2.0f);
+    const Lanes c = broadcast(cap), one = broadcast(1.0f), two = broadcast(2.0f);
     const Lanes e = exp(two * (score / c));
     return c * (one - two / (e + one));
 }
 
 // Sum of squares of n (a multiple of 16) elements, folded.
 [[maybe_unused]] inline float squares(const float* x, int64_t n) {
-    Lanes acc = all(0.0f);
+    Lanes acc = broadcast(0.0f);
     for (int64_t i = 0; i < n; i += lanes) {
         const Lanes v = load(x + i);
         acc = fma(v, v, acc);
@@ -67,8 +68,8 @@ TRANSOM_INLINE void clear(Lanes (&sums)[Rows][Columns]) {
 
 // To float16, clamped to the finite range; NaN stays.
 [[maybe_unused]] inline void store_half(uint16_t* to, Lanes v) {
-    v = lower(all(half_highest), v);
-    store_as_half(to, higher(all(-half_highest), v));
+    v = lower(broadcast(half_highest), v);
+    store_as_half(to, higher(broadcast(-half_highest), v));
 }
 
 }  // namespace

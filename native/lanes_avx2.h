@@ -33,7 +33,7 @@ struct Doubles {
 using Bytes = __m256i;
 
 // Sums that stay in registers: lines x keys of attention, rows x tiles of the products.
-constexpr int attention_lines = 2, attention_keys = 2, attention_width = 2;
+constexpr int attention_heads = 2, attention_keys = 2, attention_width = 2;
 constexpr int float_rows = 6, float_tiles = 1;
 constexpr int packed_rows = 4, packed_tiles = 1, packed_few_rows = 4;
 
@@ -93,7 +93,7 @@ TRANSOM_INLINE Lanes operator/(Lanes a, Lanes b) {
     return {_mm256_div_ps(a.low, b.low), _mm256_div_ps(a.high, b.high)};
 }
 
-TRANSOM_INLINE Lanes all(float x) { return {_mm256_set1_ps(x), _mm256_set1_ps(x)}; }
+TRANSOM_INLINE Lanes broadcast(float x) { return {_mm256_set1_ps(x), _mm256_set1_ps(x)}; }
 TRANSOM_INLINE Lanes load(const float* from) { return {_mm256_loadu_ps(from), _mm256_loadu_ps(from + 8)}; }
 TRANSOM_INLINE Lanes load(const float* from, int64_t n) {
     if (n >= 16) return load(from);
@@ -177,8 +177,8 @@ template <int Rows>
 TRANSOM_INLINE void fold(const Lanes (&v)[Rows][2], float (&sums)[Rows][2]) {
     const __m256d x = _mm256_castps_pd(fold_to_4(v[0][0], v[0][1]));
     const __m256d y = Rows > 1 ? _mm256_castps_pd(fold_to_4(v[Rows - 1][0], v[Rows - 1][1])) : x;
-    const __m256 two = _mm256_add_ps(_mm256_castpd_ps(_mm256_unpacklo_pd(x, y)),
-                                     _mm256_castpd_ps(_mm256_unpackhi_pd(x, y)));
+    const __m256 two =
+        _mm256_add_ps(_mm256_castpd_ps(_mm256_unpacklo_pd(x, y)), _mm256_castpd_ps(_mm256_unpackhi_pd(x, y)));
     const __m256 one = _mm256_add_ps(two, _mm256_movehdup_ps(two));
     alignas(32) float folded[8];
     _mm256_store_ps(folded, one);
@@ -207,7 +207,7 @@ TRANSOM_INLINE void store(double* to, Doubles v) {
 
 // ---------------------------------------------------------------- integers
 
-TRANSOM_INLINE Ints all(int32_t x) { return {_mm256_set1_epi32(x), _mm256_set1_epi32(x)}; }
+TRANSOM_INLINE Ints broadcast(int32_t x) { return {_mm256_set1_epi32(x), _mm256_set1_epi32(x)}; }
 TRANSOM_INLINE Ints add(Ints a, Ints b) {
     return {_mm256_add_epi32(a.low, b.low), _mm256_add_epi32(a.high, b.high)};
 }
@@ -219,7 +219,7 @@ TRANSOM_INLINE Ints multiply(Ints a, Ints b) {
 }
 TRANSOM_INLINE Ints count_from(int32_t x) {
     return add({_mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7), _mm256_setr_epi32(8, 9, 10, 11, 12, 13, 14, 15)},
-               all(x));
+               broadcast(x));
 }
 TRANSOM_INLINE Ints widen(const uint8_t* sixteen) {
     return {_mm256_cvtepu8_epi32(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(sixteen))),
@@ -233,7 +233,7 @@ TRANSOM_INLINE void store(int32_t* to, Ints v) {
 }
 TRANSOM_INLINE Ints top_byte(Ints v) { return {_mm256_srli_epi32(v.low, 24), _mm256_srli_epi32(v.high, 24)}; }
 TRANSOM_INLINE Ints clamped(Ints v, Ints limit) {
-    const Ints lowest = subtract(all(0), limit);
+    const Ints lowest = subtract(broadcast(0), limit);
     return {_mm256_max_epi32(_mm256_min_epi32(v.low, limit.low), lowest.low),
             _mm256_max_epi32(_mm256_min_epi32(v.high, limit.high), lowest.high)};
 }
@@ -295,7 +295,8 @@ TRANSOM_INLINE Ints load_small_weights(const uint8_t* from) {
     const Ints weights = load_weights(from);
     return {_mm256_sub_epi8(weights.low, shift), _mm256_sub_epi8(weights.high, shift)};
 }
-TRANSOM_INLINE __m256i dot_small(__m256i sum, __m256i weights_0, __m256i x_0, __m256i weights_1, __m256i x_1) {
+TRANSOM_INLINE __m256i dot_small(__m256i sum, __m256i weights_0, __m256i x_0, __m256i weights_1,
+                                 __m256i x_1) {
     const __m256i pairs =
         _mm256_add_epi16(_mm256_maddubs_epi16(weights_0, x_0), _mm256_maddubs_epi16(weights_1, x_1));
     sum = _mm256_add_epi32(sum, _mm256_madd_epi16(pairs, _mm256_set1_epi16(1)));

@@ -22,7 +22,7 @@ struct Doubles {
 };
 
 // Sums that stay in registers: lines x keys of attention, rows x tiles of the products.
-constexpr int attention_lines = 4, attention_keys = 4, attention_width = 4;
+constexpr int attention_heads = 4, attention_keys = 4, attention_width = 4;
 constexpr int float_rows = 5, float_tiles = 4;
 constexpr int packed_rows = 6, packed_tiles = 2, packed_few_rows = 8;
 
@@ -48,11 +48,9 @@ TRANSOM_INLINE Mask not_a_number(Lanes a) { return _mm512_cmp_ps_mask(a, a, _CMP
 
 // ---------------------------------------------------------------- floats
 
-TRANSOM_INLINE Lanes all(float x) { return _mm512_set1_ps(x); }
+TRANSOM_INLINE Lanes broadcast(float x) { return _mm512_set1_ps(x); }
 TRANSOM_INLINE Lanes load(const float* from) { return _mm512_loadu_ps(from); }
-TRANSOM_INLINE Lanes load(const float* from, int64_t n) {
-    return _mm512_maskz_loadu_ps(first(n), from);
-}
+TRANSOM_INLINE Lanes load(const float* from, int64_t n) { return _mm512_maskz_loadu_ps(first(n), from); }
 TRANSOM_INLINE Lanes load(const uint16_t* halves) {
     return _mm512_cvtph_ps(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(halves)));
 }
@@ -68,9 +66,7 @@ TRANSOM_INLINE Lanes fms(Lanes a, Lanes b, Lanes c) { return _mm512_fmsub_ps(a, 
 TRANSOM_INLINE Lanes lower(Lanes a, Lanes b) { return _mm512_min_ps(a, b); }
 TRANSOM_INLINE Lanes higher(Lanes a, Lanes b) { return _mm512_max_ps(a, b); }
 TRANSOM_INLINE Lanes absolute(Lanes v) { return _mm512_abs_ps(v); }
-TRANSOM_INLINE Lanes pick(Mask mask, Lanes yes, Lanes no) {
-    return _mm512_mask_mov_ps(no, mask, yes);
-}
+TRANSOM_INLINE Lanes pick(Mask mask, Lanes yes, Lanes no) { return _mm512_mask_mov_ps(no, mask, yes); }
 TRANSOM_INLINE Lanes rounded(Lanes v) {
     return _mm512_roundscale_ps(v, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
 }
@@ -108,7 +104,7 @@ TRANSOM_INLINE Lanes fold_to_1(Lanes a, Lanes b) {
 // through memory.
 template <int Rows>
 TRANSOM_INLINE void fold(const Lanes (&v)[Rows][4], float (&sums)[Rows][4]) {
-    const Lanes none = all(0.0f);
+    const Lanes none = broadcast(0.0f);
     Lanes quad[4];
 #pragma GCC unroll 4
     for (int k = 0; k < 4; ++k) {
@@ -136,7 +132,7 @@ TRANSOM_INLINE void store(double* to, Doubles v) {
 
 // ---------------------------------------------------------------- integers
 
-TRANSOM_INLINE Ints all(int32_t x) { return _mm512_set1_epi32(x); }
+TRANSOM_INLINE Ints broadcast(int32_t x) { return _mm512_set1_epi32(x); }
 TRANSOM_INLINE Ints count_from(int32_t x) {
     return _mm512_add_epi32(_mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15),
                             _mm512_set1_epi32(x));
@@ -154,18 +150,14 @@ TRANSOM_INLINE Ints top_byte(Ints v) { return _mm512_srli_epi32(v, 24); }
 TRANSOM_INLINE Ints clamped(Ints v, Ints limit) {
     return _mm512_max_epi32(_mm512_min_epi32(v, limit), _mm512_sub_epi32(_mm512_setzero_si512(), limit));
 }
-TRANSOM_INLINE Ints pick(Mask mask, Ints yes, Ints no) {
-    return _mm512_mask_mov_epi32(no, mask, yes);
-}
+TRANSOM_INLINE Ints pick(Mask mask, Ints yes, Ints no) { return _mm512_mask_mov_epi32(no, mask, yes); }
 
 // ---------------------------------------------------------------- bytes
 
 TRANSOM_INLINE Bytes narrow(Ints a, Ints b) {
     return _mm256_set_m128i(_mm512_cvtepi32_epi8(b), _mm512_cvtepi32_epi8(a));
 }
-TRANSOM_INLINE void store(int8_t* to, Bytes v) {
-    _mm256_storeu_si256(reinterpret_cast<__m256i*>(to), v);
-}
+TRANSOM_INLINE void store(int8_t* to, Bytes v) { _mm256_storeu_si256(reinterpret_cast<__m256i*>(to), v); }
 TRANSOM_INLINE void sum_halves(Bytes x, Bytes y, int32_t (&of_x)[2], int32_t (&of_y)[2]) {
     const __m256i one = _mm256_set1_epi8(1), zero = _mm256_setzero_si256();
     const __m256i pairs =
@@ -179,9 +171,7 @@ TRANSOM_INLINE void sum_halves(Bytes x, Bytes y, int32_t (&of_x)[2], int32_t (&o
 
 // Lane j: sum + the dot of its four bytes, unsigned in weights, with the four signed ones in x.
 TRANSOM_INLINE Ints load_weights(const uint8_t* from) { return _mm512_loadu_si512(from); }
-TRANSOM_INLINE Ints dot_bytes(Ints sum, Ints weights, Ints x) {
-    return _mm512_dpbusd_epi32(sum, weights, x);
-}
+TRANSOM_INLINE Ints dot_bytes(Ints sum, Ints weights, Ints x) { return _mm512_dpbusd_epi32(sum, weights, x); }
 
 }  // namespace
 }  // namespace transom::TRANSOM_ISA

@@ -1,6 +1,6 @@
 #pragma once
-// Lanes of four vectors of 16 bytes, which every CPU with vectors has (SSE2, NEON), or of what the compiler makes
-// of them. Also the text that the other lanes are written after.
+// Lanes of four vectors of 16 bytes, which every CPU with vectors has (SSE2, NEON), or of what the compiler
+// makes of them. Also the text that the other lanes are written after.
 
 #include <cstdint>
 
@@ -41,7 +41,7 @@ struct Doubles {
 };
 
 // Sums that stay in registers: lines x keys of attention, rows x tiles of the products.
-constexpr int attention_lines = 2, attention_keys = 2, attention_width = 2;
+constexpr int attention_heads = 2, attention_keys = 2, attention_width = 2;
 constexpr int float_rows = 4, float_tiles = 1;
 #if defined(__aarch64__)
 constexpr int packed_rows = 4, packed_tiles = 1, packed_few_rows = 4;
@@ -59,7 +59,9 @@ TRANSOM_INLINE Lanes held(Lanes v) { return v; }
 
 // ---------------------------------------------------------------- masks
 
-TRANSOM_INLINE Ints all(int32_t x) { return quarters<Ints>([&](int) { return Ints4{x, x, x, x}; }); }
+TRANSOM_INLINE Ints broadcast(int32_t x) {
+    return quarters<Ints>([&](int) { return Ints4{x, x, x, x}; });
+}
 TRANSOM_INLINE Ints count_from(int32_t x) {
     return quarters<Ints>([&](int i) { return Ints4{0, 1, 2, 3} + (x + 4 * i); });
 }
@@ -82,8 +84,8 @@ TRANSOM_INLINE Mask either(Mask a, Mask b) {
 // Bit j: lane j.
 TRANSOM_INLINE uint32_t bits(Mask mask) {
     const Ints4 one = {1, 2, 4, 8};
-    const Ints4 sum = (mask.at[0] & one) | (mask.at[1] & one << 4) | (mask.at[2] & one << 8) |
-                      (mask.at[3] & one << 12);
+    const Ints4 sum =
+        (mask.at[0] & one) | (mask.at[1] & one << 4) | (mask.at[2] & one << 8) | (mask.at[3] & one << 12);
     return static_cast<uint32_t>(sum[0] | sum[1] | sum[2] | sum[3]);
 }
 
@@ -113,7 +115,7 @@ TRANSOM_INLINE Lanes operator/(Lanes a, Lanes b) {
     return quarters<Lanes>([&](int i) { return a.at[i] / b.at[i]; });
 }
 
-TRANSOM_INLINE Lanes all(float x) {
+TRANSOM_INLINE Lanes broadcast(float x) {
     return quarters<Lanes>([&](int) { return Floats4{x, x, x, x}; });
 }
 TRANSOM_INLINE Lanes load(const float* from) {
@@ -124,7 +126,7 @@ TRANSOM_INLINE Lanes load(const float* from) {
 // The first n, at most 16; the others are 0, and not read.
 TRANSOM_INLINE Lanes load(const float* from, int64_t n) {
     if (n >= 16) return load(from);
-    Lanes v = all(0.0f);
+    Lanes v = broadcast(0.0f);
     if (n > 0) std::memcpy(&v, from, sizeof(float) * static_cast<size_t>(n));
     return v;
 }
@@ -164,8 +166,9 @@ TRANSOM_INLINE void store_as_half(uint16_t* to, Lanes v) {
 #define TRANSOM_FMA_OF_DOUBLES 1
 typedef int64_t Longs2 __attribute__((vector_size(16)));
 
-// p + c to odd: the last bit of a sum that is not exact is 1, so that rounding it to float32 rounds once (Boldo and
-// Melquiond, 2008). p, a product of two float32, is exact, and so is the rest that the sum leaves (Knuth's TwoSum).
+// p + c to odd: the last bit of a sum that is not exact is 1, so that rounding it to float32 rounds once
+// (Boldo and Melquiond, 2008). p, a product of two float32, is exact, and so is the rest that the sum leaves
+// (Knuth's TwoSum).
 TRANSOM_INLINE Doubles2 sum_to_odd(Doubles2 p, Doubles2 c) {
     const Doubles2 sum = p + c, part = sum - p, rest = (p - (sum - part)) + (c - part);
     const Longs2 bits = Longs2(sum), inexact = (rest < 0.0) | (rest > 0.0);  // of infinities rest is NaN
@@ -185,7 +188,8 @@ TRANSOM_INLINE Floats4 fma(Floats4 a, Floats4 b, Floats4 c) {
 #elif defined(TRANSOM_FMA_OF_DOUBLES)
     // A library's fma is a call for each lane, and slow where the CPU has none.
     const auto upper = [](Floats4 v) { return _mm_movehl_ps(__m128(v), __m128(v)); };
-    return Floats4(_mm_movelh_ps(fma_of_two(__m128(a), __m128(b), __m128(c)), fma_of_two(upper(a), upper(b), upper(c))));
+    return Floats4(
+        _mm_movelh_ps(fma_of_two(__m128(a), __m128(b), __m128(c)), fma_of_two(upper(a), upper(b), upper(c))));
 #else
     return Floats4{std::fma(a[0], b[0], c[0]), std::fma(a[1], b[1], c[1]), std::fma(a[2], b[2], c[2]),
                    std::fma(a[3], b[3], c[3])};
@@ -209,12 +213,12 @@ TRANSOM_INLINE Lanes absolute(Lanes v) {
 }
 // To the nearest integer, ties to even, of less than 2^22 in magnitude; anything beyond. NaN stays NaN.
 TRANSOM_INLINE Lanes rounded(Lanes v) {
-    const Lanes shift = all(0x1.8p23f);
+    const Lanes shift = broadcast(0x1.8p23f);
     return (v + shift) - shift;
 }
 // Of a `rounded` value in [-126, 127]; anything of others.
 TRANSOM_INLINE Lanes power_of_two(Lanes n) {
-    const Lanes shift = all(0x1.8p23f);
+    const Lanes shift = broadcast(0x1.8p23f);
     const Lanes shifted = n + shift;  // whose low bits are n
     return quarters<Lanes>([&](int i) { return Floats4((Bits4(shifted.at[i]) + 127u) << 23); });
 }
@@ -334,8 +338,8 @@ TRANSOM_INLINE Pairs split(Ints weights) {
             quarters<Ints>([&](int i) { return Ints4(Bits4(weights.at[i]) >> 8) & 0x00ff00ff; })};
 }
 
-// Lane j: sum + the dot of its two int16 of a and b. Sums are held: gcc 12 would else first make all products of a
-// group, in memory, then add them up.
+// Lane j: sum + the dot of its two int16 of a and b. Sums are held: gcc 12 would else first make all products
+// of a group, in memory, then add them up.
 TRANSOM_INLINE Ints4 dot_pairs(Ints4 sum, Ints4 a, Ints4 b) {
 #if defined(__SSE2__)
     sum += Ints4(_mm_madd_epi16(__m128i(a), __m128i(b)));

@@ -1,5 +1,5 @@
 #pragma once
-// Divides the work of a kernel over the threads. How it is divided never shows in a result.
+// Splits the work of a kernel into pieces for the threads. The split never changes a bit of a result.
 
 #include <algorithm>
 #include <vector>
@@ -9,9 +9,12 @@
 
 namespace transom {
 
-// Below this many element operations a piece is not worth another thread.
+// Element operations that a piece should have at least: below, waking another thread costs more than it
+// saves.
 constexpr int64_t smallest_piece = 16384;
 
+// Runs a kernel over [0, rows), in at most 4 pieces per thread, so that a thread that was interrupted does
+// not keep the others waiting for long. `row_work` is the element operations of one row.
 template <typename Args>
 void over_rows(void (*kernel)(const Args&, int64_t, int64_t), const Args& args, int64_t rows,
                int64_t row_work) {
@@ -23,6 +26,8 @@ void over_rows(void (*kernel)(const Args&, int64_t, int64_t), const Args& args, 
 void launch(const MatmulPacked&);
 void launch(const MatmulFloat&);
 
+// Queries [token, token + count) of the batch, which are positions [start, start + count) of `row`. Keys
+// before `clip` are masked.
 struct Span {
     int64_t row, start, token, count, clip;
 };

@@ -1,8 +1,8 @@
 // The merges of a SentencePiece BPE vocabulary, which knows pieces and scores only.
 //
-// A piece is formed by one merge alone: the last step of byte pair encoding run on the piece by itself. (While
-// its characters merge in some text, merges across its edges would prevent it, and without them the order
-// within is that of the piece alone.) So of all ways to split a piece into two pieces one is kept.
+// A piece is formed by one merge alone: the last step of byte pair encoding run on the piece by itself.
+// (While its characters merge in some text, merges across its edges would prevent it, and without them the
+// order within is that of the piece alone.) So of all ways to split a piece into two pieces one is kept.
 #include <nanobind/nanobind.h>
 #include <nanobind/ndarray.h>
 #include <nanobind/stl/string_view.h>
@@ -141,6 +141,8 @@ nb::object bpe_merges(nb::list pieces, Scores scores) {
 
 namespace transom {
 
-void register_merges(nb::module_& m) { m.def("bpe_merges", &bpe_merges, nb::arg("pieces"), nb::arg("scores")); }
+void register_merges(nb::module_& m) {
+    m.def("bpe_merges", &bpe_merges, nb::arg("pieces"), nb::arg("scores"));
+}
 
 }  // namespace transom

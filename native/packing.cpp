@@ -22,9 +22,9 @@ namespace nb = nanobind;
 
 namespace {
 
-constexpr int64_t kLanes = 16;      // outputs of a tile
-constexpr int kBlockMost = 256;     // elements of the longest block
-constexpr int kGroupsMost = 16;     // groups of the block with most
+constexpr int64_t kLanes = 16;        // outputs of a tile
+constexpr int kBlockMost = 256;       // elements of the longest block
+constexpr int kGroupsMost = 16;       // groups of the block with most
 constexpr int64_t kTilesApiece = 32;  // taken at a time; fewer are not worth a thread
 
 using Bytes = nb::ndarray<const uint8_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
@@ -63,11 +63,12 @@ float float_of_half(uint16_t half) {
 
 // ---------------------------------------------------------------- quantized blocks
 
-// value[k] = scales[k / group] * codes[k] + minima[k / group]; minima only where the format has them.
+// value[k] = scales[k / group] * codes[k] + zero_offsets[k / group]; zero_offsets only where the format has
+// them.
 struct Block {
     int8_t codes[kBlockMost];
     float scales[kGroupsMost];
-    float minima[kGroupsMost];
+    float zero_offsets[kGroupsMost];
 };
 
 void decode_q8_0(const uint8_t* from, Block& block) {
@@ -90,7 +91,7 @@ void decode_q4_0(const uint8_t* from, Block& block) {
 
 void decode_q4_1(const uint8_t* from, Block& block) {
     block.scales[0] = float_of_half(read_u16(from));
-    block.minima[0] = float_of_half(read_u16(from + 2));
+    block.zero_offsets[0] = float_of_half(read_u16(from + 2));
     read_codes(from + 4, 0, 0, block.codes);
 }
 
@@ -101,14 +102,14 @@ void decode_q5_0(const uint8_t* from, Block& block) {
 
 void decode_q5_1(const uint8_t* from, Block& block) {
     block.scales[0] = float_of_half(read_u16(from));
-    block.minima[0] = float_of_half(read_u16(from + 2));
+    block.zero_offsets[0] = float_of_half(read_u16(from + 2));
     read_codes(from + 8, read_u32(from + 4), 0, block.codes);
 }
 
 // The beginning of a block of Q4_K or Q5_K, 16 bytes.
 void read_eight_groups(const uint8_t* from, Block& block) {
     const float scale = float_of_half(read_u16(from));
-    const float minimum = float_of_half(read_u16(from + 2));
+    const float zero_offset = float_of_half(read_u16(from + 2));
     const uint8_t* packed = from + 4;  // eight pairs of 6 bits in 12 bytes
     for (int g = 0; g < 8; ++g) {
         int s = packed[g] & 63;
@@ -118,7 +119,7 @@ void read_eight_groups(const uint8_t* from, Block& block) {
             m = (packed[g + 4] >> 4) | ((packed[g] >> 6) << 4);
         }
         block.scales[g] = scale * static_cast<float>(s);
-        block.minima[g] = -(minimum * static_cast<float>(m));
+        block.zero_offsets[g] = -(zero_offset * static_cast<float>(m));
     }
 }
 
@@ -167,19 +168,15 @@ void decode_q6_k(const uint8_t* from, Block& block) {
 struct Format {
     int type;  // its number in the file
     int elements, bytes, group;
-    bool has_minima;
+    bool has_zero_offsets;
     void (*decode)(const uint8_t*, Block&);
 };
 
 constexpr Format kFormats[] = {
-    {2, 32, 18, 32, false, decode_q4_0},
-    {3, 32, 20, 32, true, decode_q4_1},
-    {6, 32, 22, 32, false, decode_q5_0},
-    {7, 32, 24, 32, true, decode_q5_1},
-    {8, 32, 34, 32, false, decode_q8_0},
-    {12, 256, 144, 32, true, decode_q4_k},
-    {13, 256, 176, 32, true, decode_q5_k},
-    {14, 256, 210, 16, false, decode_q6_k},
+    {2, 32, 18, 32, false, decode_q4_0},   {3, 32, 20, 32, true, decode_q4_1},
+    {6, 32, 22, 32, false, decode_q5_0},   {7, 32, 24, 32, true, decode_q5_1},
+    {8, 32, 34, 32, false, decode_q8_0},   {12, 256, 144, 32, true, decode_q4_k},
+    {13, 256, 176, 32, true, decode_q5_k}, {14, 256, 210, 16, false, decode_q6_k},
 };
 
 const Format& format_of(int type) {
@@ -224,7 +221,7 @@ void for_each_tile(const Placement& place, int threads, PackTile pack_tile) {
 struct Target {
     uint8_t* codes;
     float* scales;
-    float* minima;  // or null
+    float* zero_offsets;  // or null
     int group;
 };
 
@@ -232,11 +229,14 @@ void write_groups(const Format& format, const Block& block, const Target& to, in
     const int repeats = format.group / to.group;
     for (int g = 0; g < format.elements / to.group; ++g) {
         to.scales[at + g * kLanes] = block.scales[g / repeats];
-        if (to.minima) to.minima[at + g * kLanes] = format.has_minima ? block.minima[g / repeats] : 0.0f;
+        if (to.zero_offsets)
+            to.zero_offsets[at + g * kLanes] =
+                format.has_zero_offsets ? block.zero_offsets[g / repeats] : 0.0f;
     }
 }
 
-void write_codes(const Format& format, const Block* blocks, int64_t lane_start, int64_t lane_end, uint8_t* to) {
+void write_codes(const Format& format, const Block* blocks, int64_t lane_start, int64_t lane_end,
+                 uint8_t* to) {
     for (int quad = 0; quad < format.elements / 4; ++quad) {
         for (int64_t lane = lane_start; lane < lane_end; ++lane) {
             uint32_t four;
@@ -247,7 +247,8 @@ void write_codes(const Format& format, const Block* blocks, int64_t lane_start, 
     }
 }
 
-void pack_tile(const Format& format, const uint8_t* data, const Placement& place, const Target& to, int64_t tile) {
+void pack_tile(const Format& format, const uint8_t* data, const Placement& place, const Target& to,
+               int64_t tile) {
     const int64_t blocks_per_row = place.width / format.elements;
     const int64_t lane_start = place.lane_start(tile), lane_end = place.lane_end(tile);
     Block blocks[kLanes];
@@ -257,7 +258,8 @@ void pack_tile(const Format& format, const uint8_t* data, const Placement& place
             format.decode(data + (place.row(tile, lane) * blocks_per_row + b) * format.bytes, blocks[lane]);
             write_groups(format, blocks[lane], to, groups_before * kLanes + lane);
         }
-        write_codes(format, blocks, lane_start, lane_end, to.codes + (tile * place.width + b * format.elements) * kLanes);
+        write_codes(format, blocks, lane_start, lane_end,
+                    to.codes + (tile * place.width + b * format.elements) * kLanes);
     }
 }
 
@@ -268,11 +270,12 @@ void require(bool holds, const char* what) {
 // Tiles, of [tiles, n, 16] or [tiles, n, 16, 4], that `place` needs.
 void check_tiles(const Placement& place, int64_t tiles, int64_t have_width, int64_t width, int64_t lanes) {
     require(place.first >= 0 && place.rows >= 1 && place.width >= 1, "no rows");
-    require(tiles >= place.tile_end() && have_width == width && lanes == kLanes, "the target has another shape");
+    require(tiles >= place.tile_end() && have_width == width && lanes == kLanes,
+            "the target has another shape");
 }
 
 void pack_blocks(int type, Bytes data, int64_t rows, int64_t width, int64_t first, int group, Codes codes,
-                 Floats scales, std::optional<Floats> minima, int threads) {
+                 Floats scales, std::optional<Floats> zero_offsets, int threads) {
     const Format& format = format_of(type);
     const Placement place{first, rows, width};
     require(group >= 1 && group % 16 == 0 && format.group % group == 0, "group does not divide the format's");
@@ -280,10 +283,13 @@ void pack_blocks(int type, Bytes data, int64_t rows, int64_t width, int64_t firs
     check_tiles(place, codes.shape(0), codes.shape(1), width / 4, codes.shape(2));
     check_tiles(place, scales.shape(0), scales.shape(1), width / group, scales.shape(2));
     require(codes.shape(3) == 4, "codes come in fours");
-    require(data.shape(0) == static_cast<size_t>(rows * (width / format.elements) * format.bytes), "data size");
-    require(minima || !format.has_minima, "the format has minima");
-    if (minima) check_tiles(place, minima->shape(0), minima->shape(1), width / group, minima->shape(2));
-    const Target target{codes.data(), scales.data(), minima ? minima->data() : nullptr, group};
+    require(data.shape(0) == static_cast<size_t>(rows * (width / format.elements) * format.bytes),
+            "data size");
+    require(zero_offsets || !format.has_zero_offsets, "the format has zero_offsets");
+    if (zero_offsets)
+        check_tiles(place, zero_offsets->shape(0), zero_offsets->shape(1), width / group,
+                    zero_offsets->shape(2));
+    const Target target{codes.data(), scales.data(), zero_offsets ? zero_offsets->data() : nullptr, group};
     const uint8_t* from = data.data();
     nb::gil_scoped_release release;
     for_each_tile(place, threads, [&](int64_t tile) { pack_tile(format, from, place, target, tile); });
@@ -293,7 +299,9 @@ void pack_blocks(int type, Bytes data, int64_t rows, int64_t width, int64_t firs
 
 float float_of_f32(const uint8_t* from) { return float_of_bits(read_u32(from)); }
 float float_of_f16(const uint8_t* from) { return float_of_half(read_u16(from)); }
-float float_of_bf16(const uint8_t* from) { return float_of_bits(static_cast<uint32_t>(read_u16(from)) << 16); }
+float float_of_bf16(const uint8_t* from) {
+    return float_of_bits(static_cast<uint32_t>(read_u16(from)) << 16);
+}
 
 template <int64_t bytes, float (*read)(const uint8_t*)>
 void pack_float_tiles(const uint8_t* data, const Placement& place, float* to, int threads) {
@@ -306,7 +314,8 @@ void pack_float_tiles(const uint8_t* data, const Placement& place, float* to, in
     });
 }
 
-void pack_floats(int type, Bytes data, int64_t rows, int64_t width, int64_t first, Floats values, int threads) {
+void pack_floats(int type, Bytes data, int64_t rows, int64_t width, int64_t first, Floats values,
+                 int threads) {
     const Placement place{first, rows, width};
     check_tiles(place, values.shape(0), values.shape(1), width, values.shape(2));
     require(type == 0 || type == 1 || type == 30, "not a float type");
@@ -328,8 +337,8 @@ void register_merges(nb::module_& m);  // merges.cpp
 void transom::register_packing(nb::module_& m) {
     register_merges(m);
     m.def("pack_blocks", &pack_blocks, nb::arg("type"), nb::arg("data"), nb::arg("rows"), nb::arg("width"),
-          nb::arg("first"), nb::arg("group"), nb::arg("codes"), nb::arg("scales"), nb::arg("minima").none(),
-          nb::arg("threads"));
+          nb::arg("first"), nb::arg("group"), nb::arg("codes"), nb::arg("scales"),
+          nb::arg("zero_offsets").none(), nb::arg("threads"));
     m.def("pack_floats", &pack_floats, nb::arg("type"), nb::arg("data"), nb::arg("rows"), nb::arg("width"),
           nb::arg("first"), nb::arg("values"), nb::arg("threads"));
 }

@@ -1,20 +1,23 @@
 #pragma once
-// Dots of rows with weights where four bytes and four bytes make one sum in one instruction.
+// Dots of activation codes with weight codes, where one instruction adds four products of bytes to an int32
+// (AVX-512 VNNI, AVX-VNNI).
 //
-// It wants unsigned weights: they are stored as code + 128, and every accumulator starts from the record's bias,
-// -128 * sum of codes. Nothing can saturate. With two planes, 254 * high + low, the accumulator of the high
-// plane is multiplied and goes on to the low one.
+// The instruction takes unsigned weights, which is why they are stored as code + 128. Accumulators start from
+// the activation block's bias, -128 * sum of its codes, which cancels the 128. Nothing can saturate. With two
+// planes, code = 254 * high + low, the accumulator of the high plane is multiplied by 254 and continues with
+// the low plane.
 
 namespace transom::TRANSOM_ISA {
 namespace {
 
-// Records as dots read them.
-template <typename Record>
-const Record* as_dotted(const Record* records, int64_t) {
-    return records;
+// Activation blocks in the form that dots read: here, as they are.
+template <typename ActivationBlock>
+const ActivationBlock* for_dots(const ActivationBlock* blocks, int64_t) {
+    return blocks;
 }
 
-// acc[r][t] += dot of weights (group of 32 or 16 at w) with 4-byte runs of the rows' codes.
+// acc[r][t] += dot of the Group weights at w[t] with the codes of row r. `stride` is the bytes from row to
+// row.
 template <int Rows, int Tiles, int Group>
 TRANSOM_INLINE void add_dots(Ints (&acc)[Rows][Tiles], const uint8_t* const* w, const int8_t* codes,
                              int64_t stride) {
@@ -24,38 +27,39 @@ TRANSOM_INLINE void add_dots(Ints (&acc)[Rows][Tiles], const uint8_t* const* w, 
         for (int t = 0; t < Tiles; ++t) weights[t] = load_weights(w[t] + k * tile_out);
 #pragma GCC unroll 8
         for (int r = 0; r < Rows; ++r) {
-            const Ints x = all(load_as<int32_t>(codes + r * stride + k));
+            const Ints x = broadcast(load_as<int32_t>(codes + r * stride + k));
             for (int t = 0; t < Tiles; ++t) acc[r][t] = dot_bytes(acc[r][t], weights[t], x);
         }
     }
 }
 
 template <int Rows, int Tiles>
-TRANSOM_INLINE void start(Ints (&acc)[Rows][Tiles], const int32_t* bias, int64_t stride) {
+TRANSOM_INLINE void start_from_bias(Ints (&acc)[Rows][Tiles], const int32_t* bias, int64_t stride) {
 #pragma GCC unroll 8
     for (int r = 0; r < Rows; ++r) {
-        const Ints b = each(bias, r * stride);
+        const Ints b = broadcast_at(bias, r * stride);
         for (int t = 0; t < Tiles; ++t) acc[r][t] = b;
     }
 }
 
+// acc = dots of one weight group with the codes of Rows rows; `part` numbers the groups of 16 within a block.
 template <int Group, int Rows, int Tiles>
-TRANSOM_INLINE void dots(Ints (&acc)[Rows][Tiles], const uint8_t* const* w, const Record8& x, int part,
-                         int64_t stride) {
-    start(acc, &x.bias[Group == 32 ? 2 : part], stride);
+TRANSOM_INLINE void dots(Ints (&acc)[Rows][Tiles], const uint8_t* const* w, const ActivationBlock8& x,
+                         int part, int64_t stride) {
+    start_from_bias(acc, &x.bias[Group == 32 ? 2 : part], stride);
     add_dots<Rows, Tiles, Group>(acc, w, x.codes + part * Group, stride);
 }
 
 template <int Group, int Rows, int Tiles>
-TRANSOM_INLINE void dots(Ints (&acc)[Rows][Tiles], const uint8_t* const* w, const Record16& x, int part,
-                         int64_t stride) {
+TRANSOM_INLINE void dots(Ints (&acc)[Rows][Tiles], const uint8_t* const* w, const ActivationBlock16& x,
+                         int part, int64_t stride) {
     const int which = Group == 32 ? 2 : part;
-    start(acc, &x.bias_high[which], stride);
+    start_from_bias(acc, &x.bias_high[which], stride);
     add_dots<Rows, Tiles, Group>(acc, w, x.high + part * Group, stride);
-    const Ints step = all(254);
+    const Ints step = broadcast(254);
 #pragma GCC unroll 8
     for (int r = 0; r < Rows; ++r) {
-        const Ints b = each(&x.bias_low[which], r * stride);
+        const Ints b = broadcast_at(&x.bias_low[which], r * stride);
         for (int t = 0; t < Tiles; ++t) acc[r][t] = add(multiply(acc[r][t], step), b);
     }
     add_dots<Rows, Tiles, Group>(acc, w, x.low + part * Group, stride);

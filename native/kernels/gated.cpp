@@ -1,3 +1,7 @@
+// act(gate) * up, the middle of an MLP; with or without quantizing the result.
+//
+// One row at a time, 16 values in a register; the row stays in L1 until it is quantized. Bound by the
+// arithmetic of exp and the division.
 #include "../lanes.h"
 #include "../pool.h"
 #include "table.h"
@@ -7,14 +11,15 @@ namespace {
 
 struct GeluTanh {
     static Lanes of(Lanes x) {
-        const Lanes cubic = (all(gelu_cube) * x) * x;
-        const Lanes u = all(gelu_scale) * fma(cubic, x, x);
-        return x / (all(1.0f) + exp(all(-2.0f) * u));
+        const Lanes cubic = (broadcast(gelu_cube) * x) * x;
+        const Lanes u = broadcast(gelu_scale) * fma(cubic, x, x);
+        return x / (broadcast(1.0f) + exp(broadcast(-2.0f) * u));
     }
 };
 
+// -0.0 - x is -x, and keeps the sign of a zero.
 struct Silu {
-    static Lanes of(Lanes x) { return x / (all(1.0f) + exp(all(-0.0f) - x)); }
+    static Lanes of(Lanes x) { return x / (broadcast(1.0f) + exp(broadcast(-0.0f) - x)); }
 };
 
 template <typename Act>

@@ -1,7 +1,14 @@
-// Quantized matmul: blocks of a few rows x 1 or 2 tiles of 16 outputs, all sums in registers.
+// Quantized matmul: activation codes times packed weights.
 //
-// Many rows: as many x tiles as registers hold, bound by arithmetic. Few rows: 1 tile, so that memory sees one
-// straight stream; two at once are a third slower.
+// Blocking. launch.cpp gives each call a range of rows whose activations stay in L2, and a range of output
+// tiles. Here, a block is a few rows x 1 or 2 tiles of 16 outputs; it walks once over all groups of `in`.
+// Registers: the float sums of the whole block (rows x tiles), and the integer dots of the group at hand.
+// lanes_*.h sets the sizes so that both fit.
+//
+// Many rows: blocks of packed_rows x packed_tiles, bound by the multiply-add instructions. Few rows (a decode
+// step): one tile at a time, bound by memory; two tiles at once are two streams, and a third slower. Each
+// block prefetches a share of the next tiles' weights, because hardware prefetchers stop at the end of a
+// tile.
 #include <algorithm>
 #include <array>
 #include <utility>
@@ -20,10 +27,10 @@ T load_as(const void* from) {
     return value;
 }
 
-// The first row's value at `from`, or that of a row `bytes` further, in all lanes.
+// The value `bytes` after `from`, in all lanes: a field of another row's activation block.
 template <typename T>
-TRANSOM_INLINE auto each(const T* from, int64_t bytes) {
-    return all(load_as<T>(reinterpret_cast<const char*>(from) + bytes));
+TRANSOM_INLINE auto broadcast_at(const T* from, int64_t bytes) {
+    return broadcast(load_as<T>(reinterpret_cast<const char*>(from) + bytes));
 }
 
 }  // namespace
@@ -38,36 +45,38 @@ TRANSOM_INLINE auto each(const T* from, int64_t bytes) {
 namespace transom::TRANSOM_ISA {
 namespace {
 
-struct Place {
+// The tiles that a block multiplies with, and where its results go.
+struct TilePointers {
     const uint8_t* codes[packed_tiles];
     const float* scales[packed_tiles];
-    const float* minima[packed_tiles];
+    const float* zero_offsets[packed_tiles];
     float* out[packed_tiles];
-    int64_t outputs[packed_tiles];
+    int64_t outputs[packed_tiles];  // that are left from the tile's first on; the last tile may be padded
 };
 
-// What to fetch of the next tiles while group g is worked on: `bytes` of codes from codes + g * bytes. The
-// blocks of rows that share a place share this work; the first of them also fetches the scales.
-struct Ahead {
+// The part of the next tiles that a block prefetches: while it works on group g, `bytes` of codes from
+// codes + g * bytes. The blocks of rows that share tiles share the codes; the first also prefetches the
+// scales.
+struct Prefetch {
     const char* codes;
     int64_t bytes, scale_bytes;
-    const char *scales, *minima;
+    const char *scales, *zero_offsets;
 };
 
 // Always inlined: gcc 12 drops calls of a function that only prefetches.
-TRANSOM_INLINE void fetch(const char* from, int64_t bytes) {
+TRANSOM_INLINE void prefetch(const char* from, int64_t bytes) {
     for (int64_t i = 0; i < bytes; i += 64) __builtin_prefetch(from + i, 0, 2);
 }
 
-TRANSOM_INLINE void fetch(const Ahead& ahead, int64_t g) {
-    fetch(ahead.codes + g * ahead.bytes, ahead.bytes);
-    fetch(ahead.scales + g * ahead.scale_bytes, ahead.scale_bytes);
-    if (ahead.minima) fetch(ahead.minima + g * ahead.scale_bytes, ahead.scale_bytes);
+TRANSOM_INLINE void prefetch(const Prefetch& next, int64_t g) {
+    prefetch(next.codes + g * next.bytes, next.bytes);
+    prefetch(next.scales + g * next.scale_bytes, next.scale_bytes);
+    if (next.zero_offsets) prefetch(next.zero_offsets + g * next.scale_bytes, next.scale_bytes);
 }
 
 template <int Rows, int Tiles>
-TRANSOM_INLINE void store(const MatmulPacked& a, int64_t row, const Place& p,
-                          const Lanes (&acc)[Rows][Tiles]) {
+TRANSOM_INLINE void store_block(const MatmulPacked& a, int64_t row, const TilePointers& p,
+                                const Lanes (&acc)[Rows][Tiles]) {
     for (int t = 0; t < Tiles; ++t) {
         const int64_t outputs = p.outputs[t], width = a.matrix.out;  // read once: stores might change them
         float* out = p.out[t] + row * width;
@@ -75,17 +84,19 @@ TRANSOM_INLINE void store(const MatmulPacked& a, int64_t row, const Place& p,
     }
 }
 
-// Rows [row, row + Rows), whose records begin at x, times the tiles at `p`.
-template <typename Record, int Group, bool Minima, int Rows, int Tiles>
-void block(const MatmulPacked& a, const Record* x, int64_t row, const Place& p, const Ahead& ahead) {
-    const int64_t records = a.matrix.in / 32, stride = records * static_cast<int64_t>(sizeof(Record));
+// Rows [row, row + Rows) times the tiles at `p`. `x` is the first activation block of the first row.
+template <typename ActivationBlock, int Group, bool ZeroOffsets, int Rows, int Tiles>
+void multiply_block(const MatmulPacked& a, const ActivationBlock* x, int64_t row, const TilePointers& p,
+                    const Prefetch& next) {
+    const int64_t blocks = a.matrix.in / 32;
+    const int64_t stride = blocks * static_cast<int64_t>(sizeof(ActivationBlock));  // bytes from row to row
     const uint8_t* w[Tiles];
     Lanes acc[Rows][Tiles];
     clear(acc);
     for (int t = 0; t < Tiles; ++t) w[t] = p.codes[t];
     int64_t at = 0;  // of the group's 16 scales
-    for (int64_t g = 0; g < records; ++g, ++x) {
-        fetch(ahead, g);
+    for (int64_t g = 0; g < blocks; ++g, ++x) {
+        prefetch(next, g);
 #pragma GCC unroll 2
         for (int part = 0; part < 32 / Group; ++part, at += tile_out) {
             Ints d[Rows][Tiles];
@@ -93,129 +104,138 @@ void block(const MatmulPacked& a, const Record* x, int64_t row, const Place& p, 
             for (int t = 0; t < Tiles; ++t) w[t] += Group * tile_out;
 #pragma GCC unroll 8
             for (int r = 0; r < Rows; ++r) {
-                const Lanes sx = each(&x->scale, r * stride);
+                const Lanes sx = broadcast_at(&x->scale, r * stride);
                 for (int t = 0; t < Tiles; ++t) {
                     const Lanes scale = sx * load(p.scales[t] + at);
                     acc[r][t] = fma(to_floats(d[r][t]), scale, acc[r][t]);
-                    if constexpr (Minima) {
-                        const Lanes sum = each(&x->sum[Group == 32 ? 2 : part], r * stride);
-                        const Lanes minimum = sx * load(p.minima[t] + at);
-                        acc[r][t] = fma(sum, minimum, acc[r][t]);
+                    if constexpr (ZeroOffsets) {
+                        const Lanes sum = broadcast_at(&x->sum[Group == 32 ? 2 : part], r * stride);
+                        const Lanes offset = sx * load(p.zero_offsets[t] + at);
+                        acc[r][t] = fma(sum, offset, acc[r][t]);
                     }
                 }
             }
         }
     }
-    store(a, row, p, acc);
+    store_block(a, row, p, acc);
 }
 
-template <typename Record>
-using Kernel = void (*)(const MatmulPacked&, const Record*, int64_t, const Place&, const Ahead&);
+template <typename ActivationBlock>
+using Kernel = void (*)(const MatmulPacked&, const ActivationBlock*, int64_t, const TilePointers&,
+                        const Prefetch&);
 
-// How rows are cut into blocks.
-struct Plan {
+// How a range of rows is split into blocks.
+struct BlockPlan {
     int tiles;
     int64_t blocks;
 };
 
-Plan plan(int64_t rows) {
+BlockPlan plan_blocks(int64_t rows) {
     if (rows <= packed_few_rows) return {1, 1};
     return {packed_tiles, (rows + packed_rows - 1) / packed_rows};
 }
 
-// Of `Least` rows and more.
-template <typename Record, int Group, bool Minima, int Tiles, int Least, int... More>
-constexpr std::array<Kernel<Record>, sizeof...(More)> blocks_of(std::integer_sequence<int, More...>) {
-    return {block<Record, Group, Minima, Least + More, Tiles>...};
+// Kernels for blocks of Least, Least + 1, ... rows.
+template <typename ActivationBlock, int Group, bool ZeroOffsets, int Tiles, int Least, int... More>
+constexpr std::array<Kernel<ActivationBlock>, sizeof...(More)> kernels_from(
+    std::integer_sequence<int, More...>) {
+    return {multiply_block<ActivationBlock, Group, ZeroOffsets, Least + More, Tiles>...};
 }
 
-template <typename Record, int Group, bool Minima>
-Kernel<Record> with_rows(int64_t rows, int tiles) {
-    constexpr int least = packed_rows / 2 + 1;  // of a block of many: they are cut evenly
-    constexpr auto narrow =
-        blocks_of<Record, Group, Minima, 1, 1>(std::make_integer_sequence<int, packed_few_rows>());
-    constexpr auto wide = blocks_of<Record, Group, Minima, packed_tiles, least>(
+template <typename ActivationBlock, int Group, bool ZeroOffsets>
+Kernel<ActivationBlock> kernel_of_rows(int64_t rows, int tiles) {
+    // plan_blocks splits evenly, so a block of many rows is never smaller than half the largest.
+    constexpr int least = packed_rows / 2 + 1;
+    constexpr auto narrow = kernels_from<ActivationBlock, Group, ZeroOffsets, 1, 1>(
+        std::make_integer_sequence<int, packed_few_rows>());
+    constexpr auto wide = kernels_from<ActivationBlock, Group, ZeroOffsets, packed_tiles, least>(
         std::make_integer_sequence<int, packed_rows - least + 1>());
     return tiles == 1 ? narrow[static_cast<size_t>(rows - 1)] : wide[static_cast<size_t>(rows - least)];
 }
 
-template <typename Record>
-Kernel<Record> choose(const Packed& w, int64_t rows, int tiles) {
+template <typename ActivationBlock>
+Kernel<ActivationBlock> kernel_for(const Packed& w, int64_t rows, int tiles) {
     if (w.group == 32)
-        return w.minima ? with_rows<Record, 32, true>(rows, tiles)
-                        : with_rows<Record, 32, false>(rows, tiles);
-    return w.minima ? with_rows<Record, 16, true>(rows, tiles) : with_rows<Record, 16, false>(rows, tiles);
+        return w.zero_offsets ? kernel_of_rows<ActivationBlock, 32, true>(rows, tiles)
+                              : kernel_of_rows<ActivationBlock, 32, false>(rows, tiles);
+    return w.zero_offsets ? kernel_of_rows<ActivationBlock, 16, true>(rows, tiles)
+                          : kernel_of_rows<ActivationBlock, 16, false>(rows, tiles);
 }
 
-// The tiles from `tile` on; past the end the last one stands in, and computes the same once more.
-Place place(const MatmulPacked& a, int64_t tile, int64_t last) {
-    Place p;
+// The tiles from `tile` on. Past `last`, the last tile stands in: the block computes and stores it twice,
+// which is cheaper than a kernel of fewer tiles.
+TilePointers tile_pointers(const MatmulPacked& a, int64_t tile, int64_t last) {
+    TilePointers p;
     const Packed& w = a.matrix;
     const int64_t scales = w.in / w.group * tile_out;
     for (int t = 0; t < packed_tiles; ++t) {
         const int64_t at = std::min(tile + t, last), output = at * tile_out;
         p.codes[t] = w.codes + at * w.in * tile_out;
         p.scales[t] = w.scales + at * scales;
-        p.minima[t] = w.minima ? w.minima + at * scales : nullptr;
+        p.zero_offsets[t] = w.zero_offsets ? w.zero_offsets + at * scales : nullptr;
         p.out[t] = a.out + output;
         p.outputs[t] = w.out - output;
     }
     return p;
 }
 
-// Block b's share of fetching the `tiles` after those at p, which may lie past the end: fetching never
-// faults.
-Ahead ahead_of(const Packed& w, const Place& p, const Plan& plan, int64_t b) {
+// Block b's share of prefetching the tiles after `p`. They may lie past the end of the matrix: a prefetch
+// never faults.
+Prefetch prefetch_after(const Packed& w, const TilePointers& p, const BlockPlan& plan, int64_t b) {
     const int64_t groups = w.in / 32, tile_bytes = w.in * tile_out;
     const int64_t share = plan.tiles * 32 * tile_out / plan.blocks;
     const int64_t scales = w.in / w.group * tile_out * plan.tiles;
-    Ahead ahead{};
-    ahead.bytes = share;
-    ahead.codes = reinterpret_cast<const char*>(p.codes[0]) + plan.tiles * tile_bytes + b * groups * share;
-    if (b != 0) return ahead;
-    ahead.scale_bytes = plan.tiles * 32 / w.group * tile_out * 4;
-    ahead.scales = reinterpret_cast<const char*>(p.scales[0] + scales);
-    ahead.minima = p.minima[0] ? reinterpret_cast<const char*>(p.minima[0] + scales) : nullptr;
-    return ahead;
+    Prefetch next{};
+    next.bytes = share;
+    next.codes = reinterpret_cast<const char*>(p.codes[0]) + plan.tiles * tile_bytes + b * groups * share;
+    if (b != 0) return next;
+    next.scale_bytes = plan.tiles * 32 / w.group * tile_out * 4;
+    next.scales = reinterpret_cast<const char*>(p.scales[0] + scales);
+    next.zero_offsets =
+        p.zero_offsets[0] ? reinterpret_cast<const char*>(p.zero_offsets[0] + scales) : nullptr;
+    return next;
 }
 
-// Rows [begin, end); the records of `begin` are the first of `rows`.
-template <typename Record>
-void run(const MatmulPacked& a, const Record* rows, int64_t begin, int64_t end, int64_t tile_begin,
-         int64_t tile_end) {
+// Rows [begin, end) times tiles [tile_begin, tile_end). `x` is the first activation block of row `begin`.
+template <typename ActivationBlock>
+void multiply(const MatmulPacked& a, const ActivationBlock* x, int64_t begin, int64_t end, int64_t tile_begin,
+              int64_t tile_end) {
     const int64_t count = end - begin;
-    const Plan cut = plan(count);
-    for (int64_t tile = tile_begin; tile < tile_end; tile += cut.tiles) {
-        const Place p = place(a, tile, tile_end - 1);
-        for (int64_t b = 0; b < cut.blocks; ++b) {
-            const int64_t from = count * b / cut.blocks, to = count * (b + 1) / cut.blocks;
-            const Kernel<Record> kernel = choose<Record>(a.matrix, to - from, cut.tiles);
-            kernel(a, rows + from * (a.matrix.in / 32), begin + from, p, ahead_of(a.matrix, p, cut, b));
+    const BlockPlan plan = plan_blocks(count);
+    for (int64_t tile = tile_begin; tile < tile_end; tile += plan.tiles) {
+        const TilePointers p = tile_pointers(a, tile, tile_end - 1);
+        for (int64_t b = 0; b < plan.blocks; ++b) {
+            const int64_t from = count * b / plan.blocks, to = count * (b + 1) / plan.blocks;
+            const Kernel<ActivationBlock> kernel =
+                kernel_for<ActivationBlock>(a.matrix, to - from, plan.tiles);
+            kernel(a, x + from * (a.matrix.in / 32), begin + from, p, prefetch_after(a.matrix, p, plan, b));
         }
     }
 }
 
 #if defined(TRANSOM_SMALL_DOTS)
-constexpr int64_t rows_worth_a_look = 8;  // at a tile's weights, which takes about as long as half a row
+// Looking at all weights of a tile takes about as long as multiplying half a row with it. It pays from so
+// many rows on.
+constexpr int64_t rows_worth_a_look = 8;
 
-bool is_small(const Packed& w, int64_t tile) {
+bool has_small_codes(const Packed& w, int64_t tile) {
     const uint8_t* codes = w.codes + tile * w.in * tile_out;
     bool small = true;
     for (int64_t i = 0; small && i < w.in * tile_out; i += 64) small = are_small(codes + i);
     return small;
 }
 
-// Tile by tile, as its weights allow.
-void run_by_size(const MatmulPacked& a, const Record8* rows, int64_t begin, int64_t end, int64_t tile_begin,
-                 int64_t tile_end) {
-    const PairRecord* pairs = nullptr;
+// Multiplies bytes in the tiles whose codes are small, and pairs of int16 in the others.
+void multiply_by_code_size(const MatmulPacked& a, const ActivationBlock8* x, int64_t begin, int64_t end,
+                           int64_t tile_begin, int64_t tile_end) {
+    const PairBlock* pairs = nullptr;
     for (int64_t tile = tile_begin; tile < tile_end; ++tile) {
-        if (is_small(a.matrix, tile)) {
-            run(a, rows, begin, end, tile, tile + 1);
+        if (has_small_codes(a.matrix, tile)) {
+            multiply(a, x, begin, end, tile, tile + 1);
             continue;
         }
-        if (!pairs) pairs = as_dotted(rows, (end - begin) * (a.matrix.in / 32));
-        run(a, pairs, begin, end, tile, tile + 1);
+        if (!pairs) pairs = for_dots(x, (end - begin) * (a.matrix.in / 32));
+        multiply(a, pairs, begin, end, tile, tile + 1);
     }
 }
 #endif
@@ -226,14 +246,17 @@ void matmul_packed(const MatmulPacked& a, int64_t row_begin, int64_t row_end, in
                    int64_t tile_end) {
     const int64_t at = row_begin * (a.matrix.in / 32), count = (row_end - row_begin) * (a.matrix.in / 32);
 #if defined(TRANSOM_SMALL_DOTS)
-    if (a.limit == 127 && row_end - row_begin >= rows_worth_a_look) {
-        const Record8* rows = static_cast<const Record8*>(a.records) + at;
-        return run_by_size(a, rows, row_begin, row_end, tile_begin, tile_end);
+    if (a.precision == Precision::int8 && row_end - row_begin >= rows_worth_a_look) {
+        const ActivationBlock8* x = static_cast<const ActivationBlock8*>(a.activations) + at;
+        return multiply_by_code_size(a, x, row_begin, row_end, tile_begin, tile_end);
     }
 #endif
-    const auto go = [&](const auto* rows) { run(a, rows, row_begin, row_end, tile_begin, tile_end); };
-    if (a.limit == 127) return go(as_dotted(static_cast<const Record8*>(a.records) + at, count));
-    go(as_dotted(static_cast<const Record16*>(a.records) + at, count));
+    const auto multiply_tiles = [&](const auto* x) {
+        multiply(a, x, row_begin, row_end, tile_begin, tile_end);
+    };
+    if (a.precision == Precision::int8)
+        return multiply_tiles(for_dots(static_cast<const ActivationBlock8*>(a.activations) + at, count));
+    multiply_tiles(for_dots(static_cast<const ActivationBlock16*>(a.activations) + at, count));
 }
 
 }  // namespace transom::TRANSOM_ISA

@@ -1,4 +1,8 @@
-// Float matmul: every output adds over k ascending, outputs side by side in lanes.
+// Float matmul: every output adds over k in ascending order by fma, outputs side by side in lanes.
+//
+// Blocking: float_rows x float_tiles sums in registers (lanes_*.h), one walk over k. Few rows: bound by
+// memory; more rows: by fma. Only matrices that a model file keeps as floats come here: norms aside, files of
+// quantized models have few.
 #include <algorithm>
 #include <array>
 #include <utility>
@@ -9,8 +13,9 @@
 namespace transom::TRANSOM_ISA {
 namespace {
 
+// Rows [row, row + Rows) times float_tiles tiles. Past `last`, the last tile stands in and is computed twice.
 template <int Rows>
-void block(const MatmulFloat& a, int64_t row, int64_t tile, int64_t last) {
+void multiply_block(const MatmulFloat& a, int64_t row, int64_t tile, int64_t last) {
     const int64_t in = a.matrix.in, out = a.matrix.out;
     const float* w[float_tiles];
     for (int t = 0; t < float_tiles; ++t) w[t] = a.matrix.values + std::min(tile + t, last) * in * tile_out;
@@ -23,7 +28,7 @@ void block(const MatmulFloat& a, int64_t row, int64_t tile, int64_t last) {
         for (int t = 0; t < float_tiles; ++t) weights[t] = load(w[t] + k * tile_out);
 #pragma GCC unroll 6
         for (int r = 0; r < Rows; ++r) {
-            const Lanes v = all(x[r * in + k]);
+            const Lanes v = broadcast(x[r * in + k]);
 #pragma GCC unroll 4
             for (int t = 0; t < float_tiles; ++t) acc[r][t] = fma(v, weights[t], acc[r][t]);
         }
@@ -37,12 +42,12 @@ void block(const MatmulFloat& a, int64_t row, int64_t tile, int64_t last) {
 
 using Kernel = void (*)(const MatmulFloat&, int64_t, int64_t, int64_t);
 
-// Of 1 row and more.
+// Kernels for blocks of 1, 2, ... rows.
 template <int... Fewer>
-constexpr std::array<Kernel, sizeof...(Fewer)> blocks_of(std::integer_sequence<int, Fewer...>) {
-    return {block<Fewer + 1>...};
+constexpr std::array<Kernel, sizeof...(Fewer)> kernels_from(std::integer_sequence<int, Fewer...>) {
+    return {multiply_block<Fewer + 1>...};
 }
-constexpr auto kernels = blocks_of(std::make_integer_sequence<int, float_rows>());
+constexpr auto kernels = kernels_from(std::make_integer_sequence<int, float_rows>());
 
 }  // namespace
 

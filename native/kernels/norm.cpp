@@ -1,3 +1,7 @@
+// RMS norm of rows: plain, followed by quantizing, or added to another row.
+//
+// One row at a time, read twice: sum of squares, then scaling; it stays in L1. Bound by latency: the sum of
+// squares is one chain of fma per lane, because the specification fixes the order of its additions.
 #include "../lanes.h"
 #include "../pool.h"
 #include "table.h"
@@ -7,7 +11,7 @@ namespace {
 
 template <typename Store>
 void norm_row(const float* x, const Norm& a, Store store) {
-    const Lanes r = all(rms_factor(squares(x, a.dim), a.dim, a.eps));
+    const Lanes r = broadcast(rms_factor(squares(x, a.dim), a.dim, a.eps));
     for (int64_t i = 0; i < a.dim; i += lanes) store(i, (load(x + i) * r) * load(a.weight + i));
 }
 

@@ -1,3 +1,8 @@
+// Quantizes rows of float32 to activation codes, in groups of 32, in the layout that matmul reads.
+//
+// Blocked by groups: the 32 values of a group stay in registers from the maximum to the codes. A row is read
+// twice, the first time to learn whether it is finite; it is short enough for L1. Bound by the latency of the
+// reduction to a maximum and of the division that follows it.
 #include <limits>
 
 #include "../lanes.h"
@@ -6,91 +11,95 @@
 namespace transom::TRANSOM_ISA {
 namespace {
 
-// 32 codes.
+// The codes of one group.
 struct Codes {
-    Ints a, b;
+    Ints first, second;
 };
 
 bool all_finite(const float* x, int64_t dim) {
-    const Lanes most = all(std::numeric_limits<float>::max());
+    const Lanes most = broadcast(std::numeric_limits<float>::max());
     uint32_t finite = 0xffff;
     for (int64_t i = 0; i < dim; i += lanes) finite &= bits(at_most(absolute(load(x + i)), most));
     return finite == 0xffff;
 }
 
-// Codes of a group of a finite row, and its scale.
-TRANSOM_INLINE Codes quantize(const float* x, int limit, float* scale) {
-    const Lanes a = load(x), b = load(x + lanes);
-    const float amax = highest_of(higher(absolute(a), absolute(b)));
+// Codes and scale of one group of a finite row.
+TRANSOM_INLINE Codes quantize_group(const float* x, int limit, float* scale) {
+    const Lanes first = load(x), second = load(x + lanes);
+    const float amax = highest_of(higher(absolute(first), absolute(second)));
     if (amax < smallest_amax) {
         *scale = 0.0f;
-        return {all(0), all(0)};
+        return {broadcast(0), broadcast(0)};
     }
     const float most = static_cast<float>(limit);
-    const Lanes inverse = all(most / amax);
+    const Lanes inverse = broadcast(most / amax);
     *scale = amax / most;
-    return {clamped(to_ints(a * inverse), all(limit)), clamped(to_ints(b * inverse), all(limit))};
+    return {clamped(to_ints(first * inverse), broadcast(limit)),
+            clamped(to_ints(second * inverse), broadcast(limit))};
 }
 
-// Sums of a plane's first and second 16 codes.
-struct Sums {
+// Sums of the first and of the second 16 codes of a plane.
+struct CodeSums {
     int32_t half[2];
-    int32_t all() const { return half[0] + half[1]; }
+    int32_t total() const { return half[0] + half[1]; }
 };
 
-void store_biases(const Sums& sums, int32_t* bias) {
+void store_biases(const CodeSums& sums, int32_t* bias) {
     bias[0] = -128 * sums.half[0];
     bias[1] = -128 * sums.half[1];
-    bias[2] = -128 * sums.all();
+    bias[2] = -128 * sums.total();
 }
 
-void store_sums(const Sums& sums, float* sum) {
+void store_sums(const CodeSums& sums, float* sum) {
     sum[0] = static_cast<float>(sums.half[0]);
     sum[1] = static_cast<float>(sums.half[1]);
-    sum[2] = static_cast<float>(sums.all());
+    sum[2] = static_cast<float>(sums.total());
 }
 
-TRANSOM_INLINE void write(const Codes& codes, float scale, Record8& record) {
-    const Bytes plane = narrow(codes.a, codes.b);
-    Sums sums, same;
+TRANSOM_INLINE void store_block(const Codes& codes, float scale, ActivationBlock8& block) {
+    const Bytes plane = narrow(codes.first, codes.second);
+    CodeSums sums, same;  // sum_halves adds two planes at a time; here there is one
     sum_halves(plane, plane, sums.half, same.half);
-    store(record.codes, plane);
-    record.scale = scale;
-    store_biases(sums, record.bias);
-    store_sums(sums, record.sum);
-    record.unused = 0;
+    store(block.codes, plane);
+    block.scale = scale;
+    store_biases(sums, block.bias);
+    store_sums(sums, block.sum);
+    block.unused = 0;
 }
 
-// code = 254 * high + low with low in [-127, 126]. (n * 66053) >> 24 is n / 254 for 0 <= n <= 64643.
+// The high plane of code = 254 * high + low, with low in [-127, 126]. Integer vectors cannot divide;
+// (n * 66053) >> 24 equals n / 254 for 0 <= n <= 64643, which covers all codes shifted to be positive.
 TRANSOM_INLINE Ints high_plane(Ints code) {
-    const Ints n = add(code, all(127 + 127 * 254));
-    return subtract(top_byte(multiply(n, all(66053))), all(127));
+    const Ints n = add(code, broadcast(127 + 127 * 254));
+    return subtract(top_byte(multiply(n, broadcast(66053))), broadcast(127));
 }
 
-TRANSOM_INLINE Ints low_plane(Ints code, Ints high) { return subtract(code, multiply(high, all(254))); }
+TRANSOM_INLINE Ints low_plane(Ints code, Ints high) { return subtract(code, multiply(high, broadcast(254))); }
 
-TRANSOM_INLINE void write(const Codes& codes, float scale, Record16& record) {
-    const Ints a = high_plane(codes.a), b = high_plane(codes.b);
-    const Bytes high = narrow(a, b), low = narrow(low_plane(codes.a, a), low_plane(codes.b, b));
-    Sums h, l;
+TRANSOM_INLINE void store_block(const Codes& codes, float scale, ActivationBlock16& block) {
+    const Ints a = high_plane(codes.first), b = high_plane(codes.second);
+    const Bytes high = narrow(a, b), low = narrow(low_plane(codes.first, a), low_plane(codes.second, b));
+    CodeSums h, l;
     sum_halves(high, low, h.half, l.half);
-    record = Record16{};
-    store(record.high, high);
-    store(record.low, low);
-    record.scale = scale;
-    store_biases(h, record.bias_high);
-    store_biases(l, record.bias_low);
-    store_sums({{254 * h.half[0] + l.half[0], 254 * h.half[1] + l.half[1]}}, record.sum);
+    block = ActivationBlock16{};
+    store(block.high, high);
+    store(block.low, low);
+    block.scale = scale;
+    store_biases(h, block.bias_high);
+    store_biases(l, block.bias_low);
+    store_sums({{254 * h.half[0] + l.half[0], 254 * h.half[1] + l.half[1]}}, block.sum);
 }
 
-template <typename Record>
-void quantize_groups(const float* x, int64_t dim, int limit, Record* records) {
+// A row with an infinity or a NaN gets codes 0 and scale NaN in all groups: its results are NaN, and the
+// other rows of the batch are not affected.
+template <typename ActivationBlock>
+void quantize_groups(const float* x, int64_t dim, int limit, ActivationBlock* blocks) {
     const bool finite = all_finite(x, dim);
     for (int64_t g = 0; g < dim / 32; ++g) {
-        Codes codes{all(0), all(0)};
+        Codes codes{broadcast(0), broadcast(0)};
         float scale = std::numeric_limits<float>::quiet_NaN();
-        if (finite) codes = quantize(x + 32 * g, limit, &scale);
-        write(codes, scale, records[g]);
+        if (finite) codes = quantize_group(x + 32 * g, limit, &scale);
+        store_block(codes, scale, blocks[g]);
     }
 }
 
@@ -98,8 +107,10 @@ void quantize_groups(const float* x, int64_t dim, int limit, Record* records) {
 
 void quantize_row(const float* x, int64_t dim, const Quantize& q, int64_t row) {
     const int64_t at = row * (dim / 32);
-    if (q.limit == 127) return quantize_groups(x, dim, q.limit, static_cast<Record8*>(q.records) + at);
-    quantize_groups(x, dim, q.limit, static_cast<Record16*>(q.records) + at);
+    const int limit = code_limit(q.precision);
+    if (q.precision == Precision::int8)
+        return quantize_groups(x, dim, limit, static_cast<ActivationBlock8*>(q.blocks) + at);
+    quantize_groups(x, dim, limit, static_cast<ActivationBlock16*>(q.blocks) + at);
 }
 
 void prepare(const Prepare& a, int64_t begin, int64_t end) {

@@ -1,3 +1,4 @@
+// The table of one instruction set. The order of its entries is that of struct Kernels.
 #include "table.h"
 
 #define TRANSOM_TEXT_OF(x) #x

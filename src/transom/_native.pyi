@@ -1,4 +1,7 @@
-"""What `transom.ops.native` calls of the extension. A wrong argument is a ValueError that names it."""
+"""The functions of the extension that `transom.ops.native` calls.
+
+A wrong argument is a ValueError that names it.
+"""
 
 from typing import Any
 
@@ -9,7 +12,7 @@ _Array = NDArray[Any]
 def embed_packed(
     codes: _Array,
     scales: _Array,
-    minima: _Array | None,
+    zero_offsets: _Array | None,
     group: int,
     out: int,
     inner: int,
@@ -22,17 +25,17 @@ def embed_float(
     values: _Array, out: int, inner: int, tokens: _Array, scale: float, result: _Array, /
 ) -> None: ...
 def norm(x: _Array, weight: _Array, eps: float, result: _Array, /) -> None: ...
-def norm_prepare(x: _Array, weight: _Array, eps: float, precision: int, records: _Array, /) -> None: ...
+def norm_prepare(x: _Array, weight: _Array, eps: float, precision: int, activations: _Array, /) -> None: ...
 def add_norm(x: _Array, y: _Array, weight: _Array, eps: float, /) -> None: ...
-def prepare(x: _Array, precision: int, records: _Array, /) -> None: ...
+def prepare(x: _Array, precision: int, activations: _Array, /) -> None: ...
 def gated(gate_up: _Array, gate: int, result: _Array, /) -> None: ...
-def gated_prepare(gate_up: _Array, gate: int, precision: int, records: _Array, /) -> None: ...
+def gated_prepare(gate_up: _Array, gate: int, precision: int, activations: _Array, /) -> None: ...
 def matmul_packed(
-    records: _Array,
+    activations: _Array,
     precision: int,
     codes: _Array,
     scales: _Array,
-    minima: _Array | None,
+    zero_offsets: _Array | None,
     group: int,
     out: int,
     inner: int,
@@ -78,20 +81,13 @@ def attention(
     result: _Array,
     /,
 ) -> None: ...
-def choose(
+def sample(
     logits: _Array,
-    temperature: _Array,
-    top_k: _Array,
-    top_p: _Array,
-    min_p: _Array,
-    seed: _Array,
-    position: _Array,
-    tokens: _Array,
-    logprobs: _Array,
     /,
+    *columns_and_results: _Array,  # the fields of SamplingRows in order, then tokens and logprobs
 ) -> None: ...
-def score(
-    logits: _Array, tokens: _Array, logprobs: _Array, top_tokens: _Array, top_logprobs: _Array, /
+def logprobs(
+    logits: _Array, tokens: _Array, result: _Array, top_tokens: _Array, top_logprobs: _Array, /
 ) -> None: ...
 def copy_pages(
     pages: _Array, table: _Array, page_size: int, source: int, target: int, tokens: int, /

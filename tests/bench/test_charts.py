@@ -3,7 +3,7 @@
 from xml.etree import ElementTree
 
 import pytest
-from tests.lab.sim.scripts import asks, setting, tokens, trace
+from tests.lab.sim.traces import arrival_of, setting, tokens, trace
 
 from transom.bench.charts.bars import Group, bars_svg
 from transom.bench.charts.lines import BOTTOM, HEIGHT, RIGHT, TOP, Series, areas_svg, lines_svg, ticks
@@ -51,6 +51,6 @@ def test_bars_are_as_long_as_their_values_and_none_stands_for_what_is_missing() 
 
 
 def test_pictures_of_a_simulation_are_well_formed_even_of_one_request_without_time() -> None:
-    played = play(trace([asks(tokens(0, 4), 1)]), setting())
+    played = play(trace([arrival_of(tokens(0, 4), 1)]), setting())
     for svg in (memory_svg(played), hits_svg(played), ttft_svg({"value": played})):
         assert ElementTree.fromstring(svg).tag == SVG + "svg"

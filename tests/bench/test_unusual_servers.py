@@ -153,7 +153,7 @@ def test_a_key_is_sent_to_its_server_and_never_printed_or_written(
 @pytest.mark.parametrize(
     ("words", "status", "message"),
     [
-        (["bench"], 2, "bench what? serve, micro, kv, sched or cost"),
+        (["bench"], 2, "name a benchmark: serve, cost, kv, micro, sched"),
         (["bench", "everything"], 2, "'everything'"),
         (["bench", "serve", "--workload", "w3"], 2, "did you mean --workloads?"),
         (["bench", "serve", "--repeats", "0"], 1, "--repeats is 0"),
@@ -162,7 +162,7 @@ def test_a_key_is_sent_to_its_server_and_never_printed_or_written(
         (["bench", "serve", "ftp://x"], 1, "'ftp://x' is not the URL of a server"),
         (["bench", "serve", "http://x:port"], 1, "'http://x:port' is not the URL of a server"),
         (["bench", "serve", "--api-key", "a\nb"], 1, "a key has letters"),
-        (["bench", "micro", "tail"], 1, "'tail' is no part of micro; there are head, layers"),
+        (["bench", "micro", "tail"], 1, "PART is 'tail'; it must be one of head, layers"),
     ],
 )
 def test_wrong_usage_is_one_line(

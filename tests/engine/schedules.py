@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from transom.config import EngineConfig
-from transom.engine.batch import chosen_from
+from transom.engine.batch import sampled_rows
 from transom.engine.engine import Engine
 from transom.engine.runner import ModelRunner
 from transom.kv.check import check
@@ -17,9 +17,9 @@ from transom.models.spec import Model
 from transom.ops.protocol import F32, Ops, SpanRows
 from transom.ops.reference import ReferenceOps
 from transom.ops.store import KVStore, KVType
+from transom.sched.commands import outputs_of
 from transom.sched.loop import iterate
-from transom.sched.output_lengths import MEMORY
-from transom.sched.submission import outputs_of
+from transom.sched.output_lengths import HISTORY
 from transom.steps import StepResult, StepWork
 from transom.values import (
     Ended,
@@ -54,7 +54,7 @@ class RecordingRunner:
 
     def run(self, work: StepWork) -> StepResult:
         rows = self._runner.hidden(work)
-        chosen = head(self._ops, self._runner.model, rows[chosen_from(work)])
+        chosen = head(self._ops, self._runner.model, rows[sampled_rows(work)])
         sampling = [span for span in work.spans if span.sampling is not None]
         self.spans += [(span.request, span.start, span.end) for span in work.spans]
         for span, row in zip(sampling, chosen, strict=True):
@@ -85,7 +85,7 @@ class Played:
             case TokenSampled():
                 self.outputs.setdefault(event.request, []).append(event.token)
             case PromptLogprobs():
-                self.scores.setdefault(event.request, []).extend(event.scores)
+                self.scores.setdefault(event.request, []).extend(event.tokens)
 
 
 class SameWeights:
@@ -174,7 +174,7 @@ def assert_scores_equal_cold(
     prompt = request.prompt[max(1, first) :]
     prompt = prompt[: len(scores)] if cut else prompt
     rows = cold_logits(ops, model, request.prompt.tolist(), max(1, first))[: len(prompt)]
-    logprobs, best, best_logprobs = ReferenceOps().score(rows, prompt, top)
+    logprobs, best, best_logprobs = ReferenceOps().logprobs(rows, prompt, top)
     assert [score.token for score in scores] == prompt.tolist()
     assert [score.logprob for score in scores] == logprobs.tolist()
     assert [[a.token for a in score.top] for score in scores] == best.tolist()
@@ -211,6 +211,6 @@ def random_arrivals(rng: random.Random, requests: Sequence[Request]) -> list[tup
 def build(model: Model, ops: Ops, config: EngineConfig) -> tuple[Engine, RecordingRunner]:
     """Of late its answers were short, so that more begin than fit to their ends, and are retracted."""
     engine = Engine(config, model, ops)
-    for _ in range(MEMORY):
-        engine.scheduler._requests.outputs.ended(OUTPUTS_SEEN)
+    for _ in range(HISTORY):
+        engine.scheduler._requests.outputs.add(OUTPUTS_SEEN)
     return engine, RecordingRunner(ops, engine.runner)

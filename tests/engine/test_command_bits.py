@@ -20,11 +20,11 @@ from tests.tiny import TINY, vocabulary, write_tiny_gguf
 
 from transom.config import EngineConfig
 from transom.engine.engine import Engine
-from transom.engine.weights import DiskWeights
+from transom.engine.reload import DiskWeights
 from transom.errors import BadRequest
 from transom.models.load import load_model
 from transom.models.spec import Model
-from transom.ops.choose import choose_ops
+from transom.ops.backend import choose_ops
 from transom.sched.loop import iterate
 from transom.values import (
     FinishReason,
@@ -207,9 +207,9 @@ def test_the_logprob_of_an_output_is_that_of_the_same_token_in_a_prompt(model: M
     found = []
     outcome = iterate(engine.scheduler, [Submit(scored)], engine.runner)
     while outcome.idle is None:
-        found += [score for event in outcome.events for score in getattr(event, "scores", ())]
+        found += [token for event in outcome.events for token in getattr(event, "tokens", ())]
         outcome = iterate(engine.scheduler, [], engine.runner)
-    assert [(score.token, score.logprob) for score in found] == [(e.token, e.logprob) for e in said]
+    assert [(token.token, token.logprob) for token in found] == [(e.token, e.logprob) for e in said]
 
 
 # ---------------------------------------------------------------- weights from disk

@@ -293,8 +293,8 @@ def test_stopping_leaves_no_process() -> None:
     ("words", "message"),
     [
         ("""os.write(0, b"\\x10\\0\\0\\0half a")""", "ended unexpectedly"),
-        ("""os.write(0, b"\\xff" * 9); os.read(0, 1 << 20); os.read(0, 1)""", "is not a message"),
-        ("""os.write(0, b"\\1\\0\\0\\0\\xc1"); os.read(0, 1 << 20); os.read(0, 1)""", "is not a message"),
+        ("""os.write(0, b"\\xff" * 9); os.read(0, 1 << 20); os.read(0, 1)""", "are not a message"),
+        ("""os.write(0, b"\\1\\0\\0\\0\\xc1"); os.read(0, 1 << 20); os.read(0, 1)""", "are not a message"),
     ],
     ids=["half a frame", "an absurd length", "no message"],
 )

@@ -23,7 +23,7 @@ from transom.kv import match
 from transom.kv.check import evict, inside
 from transom.models.load import load_model
 from transom.models.spec import Model
-from transom.ops.choose import choose_ops
+from transom.ops.backend import choose_ops
 from transom.ops.protocol import Ops
 from transom.ops.reference import ReferenceOps
 from transom.values import Request, RequestId, Sampling

@@ -12,7 +12,7 @@ from transom.engine.engine import Engine
 from transom.kv import match
 from transom.kv.cache import StartPoint
 from transom.models.load import load_model
-from transom.ops.choose import choose_ops
+from transom.ops.backend import choose_ops
 from transom.values import Request, RequestId, Tokens
 from transom.weights.builtin import resolve_model
 from transom.weights.gguf import read_gguf

@@ -17,7 +17,7 @@ from tests.tiny import TINY, vocabulary, write_tiny_gguf
 from transom.config import EngineConfig
 from transom.models.load import load_model
 from transom.models.spec import Model
-from transom.ops.choose import choose_ops
+from transom.ops.backend import choose_ops
 from transom.weights.gguf import read_gguf
 
 SCHEDULES = 24

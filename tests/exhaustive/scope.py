@@ -18,7 +18,7 @@ from transom.values import RequestId
 from transom_lab.fuzz import operations as do
 from transom_lab.fuzz.driver import Driver
 from transom_lab.fuzz.operations import Operation, Setting
-from transom_lab.fuzz.residency import nodes
+from transom_lab.worlds.residency import nodes
 
 Move = tuple[Operation, ...]
 Path = tuple[Move, ...]
@@ -92,7 +92,7 @@ def moves(scope: Scope, driver: Driver) -> Iterator[Move]:
             yield from ((operation,) for operation in _steps(scope, number, job.holding, len(job.tokens)))
     for component in scope.short:
         if inside(driver.cache).pools[component].idle:
-            yield (do.Reclaim(component, 1),)
+            yield (do.Evict(component, 1),)
     if driver.cache.epoch < scope.flushes:
         yield (do.Flush(),)
 

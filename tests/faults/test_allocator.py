@@ -36,8 +36,8 @@ from transom.kv.component_specs import Full, Window
 from transom.models.load import load_model
 from transom.values import FinishReason
 from transom.weights.gguf import read_gguf
-from transom_lab.fuzz.kinds import components
-from transom_lab.fuzz.world import World
+from transom_lab.worlds.cache_world import CacheWorld
+from transom_lab.worlds.mixes import components
 
 
 def test_a_01_pages_that_come_back_are_paired_with_nothing() -> None:
@@ -238,7 +238,7 @@ def test_a_09_a_window_pool_too_small_for_one_request_is_refused_with_the_minimu
 
     with pytest.raises(ConfigError, match=r"window: 1 pages of 256 tokens .* at least 2"):
         cache(1)
-    world = World((Full(), Window(128)), (16, 2), 256, context=4096)
+    world = CacheWorld(cache(2).layout)
     assert world.serve([5]) == 0
     assert cache(2).longest_alone(1) >= 4096
 
@@ -249,7 +249,9 @@ def test_a_09_the_engine_serves_what_the_window_pool_can_hold_or_refuses_to_star
     config = EngineConfig(page_size=256, max_total_tokens=4096, swa_full_tokens_ratio=0.1)
     layout = size_pools(spec, config).layout
     assert (layout.context, min(layout.pages)) == (256, 1)
-    world = World(layout.components, layout.pages, layout.page_size, context=layout.context)
+    world = CacheWorld(
+        CacheLayout(layout.components, layout.pages, layout.page_size, rows=4, context=layout.context)
+    )
     assert world.serve([5]) == 0
     with pytest.raises(ConfigError, match="cannot hold a request of two tokens"):
         size_pools(spec, replace(config, swa_full_tokens_ratio=0.05))
@@ -300,7 +302,7 @@ def test_a_11_the_last_chunk_of_a_request_alone_needs_no_other_row() -> None:
 
 
 def test_a_11_a_request_that_gets_no_row_leaves_everything_as_it_was() -> None:
-    world = World(components("FW", 4), (16, 16), 4, rows=1, context=16)
+    world = CacheWorld(CacheLayout(components("FW", 4), (16, 16), 4, rows=1, context=16))
     world.serve(up_to(8))
     world.admit(up_to(8, 50))
     before = world.snapshot()

@@ -341,7 +341,7 @@ def test_s_19_what_a_query_reads_is_there_until_its_step_has_landed() -> None:
         result = world.runner.run(step.work)
         assert world.cache.stats().components[1].free == free
         for event in world.scheduler.apply(step, result):
-            world._record(event)
+            world.record(event)
         gone = int(world.cache.page_tables[1][step.work.spans[0].row][0] == 0)
         assert gone == (at + 1 >= 160), "by the settled count: 160 tokens reach back to 33"
     world.finish()
@@ -358,5 +358,5 @@ def test_s_19_the_line_of_the_window_is_drawn_from_where_the_chunk_in_flight_beg
     table = world.cache.page_tables[1][span.row]
     assert int(np.flatnonzero(table)[0]) == (4096 - 127) // 32
     for event in world.scheduler.apply(step, world.runner.run(step.work)):
-        world._record(event)
+        world.record(event)
     world.finish()

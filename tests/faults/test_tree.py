@@ -29,13 +29,13 @@ from tests.sched.world import World as SchedulerWorld
 from transom.errors import NoSpace
 from transom.kv.check import inside
 from transom.kv.pool import TREE
-from transom_lab.fuzz.draw import Drawer
+from transom_lab.fuzz.draw import OperationDrawer
 from transom_lab.fuzz.driver import Driver
 from transom_lab.fuzz.operations import Setting
-from transom_lab.fuzz.world import Job, World
+from transom_lab.worlds.cache_world import CacheWorld, Job
 
 
-def reader_of_a_tombstone() -> tuple[World, Job]:
+def reader_of_a_tombstone() -> tuple[CacheWorld, Job]:
     """[1..8] is cached and its window gone; B runs on it, beyond its window."""
     world = hybrid(1, 4, (64, 24), context=32)
     world.serve(up_to(8))
@@ -279,12 +279,13 @@ def test_t_14_a_prompt_that_is_wholly_cached_computes_its_last_token_in_a_page_o
     world = SchedulerWorld(page=4, windows=(4,), pages=(40, 40), chunk=64, context=32)
     world.submit(up_to(8), 1)
     world.drain()
-    pages = [inside(world.cache).pools[c].owners() == TREE for c in (FULL, WINDOW)]
-    before = [stored[mask].copy() for stored, mask in zip(world.runner.stored, pages, strict=True)]
+    contents = world.memory.contents
+    pages = [np.flatnonzero(inside(world.cache).pools[c].owners() == TREE) for c in (FULL, WINDOW)]
+    before = [contents.pages(c, pages[c]) for c in (FULL, WINDOW)]
     again = [world.submit(up_to(8), 1) for _ in range(2)]
     world.step()
     assert [world.last_step()[request] for request in again] == [(7, 8), (7, 8)]
-    after = [stored[mask] for stored, mask in zip(world.runner.stored, pages, strict=True)]
+    after = [contents.pages(c, pages[c]) for c in (FULL, WINDOW)]
     assert all((b == a).all() for b, a in zip(before, after, strict=True)), "a shared page was written"
     world.finish()
 
@@ -350,7 +351,7 @@ def test_t_19_what_can_be_evicted_is_counted_as_a_walk_of_the_tree_counts_it() -
     """After each of 10,000 operations, among them inserts, splits and ends within a page."""
     setting = Setting(4, 7, "FW", (30, 20), 4, 40, prefix_caching=True)
     driver = Driver(setting)
-    drawer = Drawer(Random(35270), driver)
+    drawer = OperationDrawer(Random(35270), driver)
     for _ in range(10_000):
         driver.apply(drawer.next())
         walked = [0, 0]

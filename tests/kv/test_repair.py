@@ -4,7 +4,6 @@ from itertools import product
 
 import numpy as np
 import pytest
-from tests.kv.layered import LayeredWorld, is_enough, latest_start
 from tests.kv.test_fork import fork
 from tests.kv.test_machine import CONTEXT, CacheMachine, one_operation
 from tests.kv.world import World, components
@@ -16,6 +15,7 @@ from transom.kv.component_specs import Full, State, Window
 from transom.kv.layout import pages_alone
 from transom.kv.match import repair_start
 from transom.values import RequestId
+from transom_lab.worlds.repair_oracle import is_enough, latest_start
 
 MODELS = (
     ("FW", (0, 1)),
@@ -34,11 +34,11 @@ def up_to(end: int, *more: int) -> list[int]:
     return [*range(1, end + 1), *more]
 
 
-def hybrid(page_size: int, window: int, layers: tuple[int, ...], pages: int = 64) -> LayeredWorld:
-    return LayeredWorld(components("FW", window), (pages, pages), page_size, layers)
+def hybrid(page_size: int, window: int, layers: tuple[int, ...], pages: int = 64) -> World:
+    return World(components("FW", window), (pages, pages), page_size, layers=layers)
 
 
-def lose_windows(world: LayeredWorld) -> None:
+def lose_windows(world: World) -> None:
     evict(world.cache, 1, inside(world.cache).pools[1].idle)
 
 
@@ -289,7 +289,7 @@ class RepairMachine(CacheMachine):
     def begin_with(self, page_size: int, window: int, mix: str, layers: tuple[int, ...], slack: int) -> None:
         kinds = components(mix, window)
         pages = tuple(pages_alone(kind, page_size, CONTEXT, 1) + slack for kind in kinds)
-        self.world = LayeredWorld(kinds, pages, page_size, layers, context=CONTEXT)
+        self.world = World(kinds, pages, page_size, layers=layers, context=CONTEXT)
         self.cache = self.world.cache
         self.seen: list[list[int]] = [[0] * CONTEXT]
 

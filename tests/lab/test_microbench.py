@@ -1,4 +1,4 @@
-"""`transom bench micro`, `kv` and `sched` run, at sizes that take no time, and write what they find."""
+"""`transom bench micro`, `kv` and `sched` at tiny sizes: they run, print tables and write files."""
 
 import json
 from collections.abc import Callable
@@ -12,32 +12,32 @@ from transom.bench.sheet import Wanted
 from transom.errors import ConfigError
 from transom.ops.native import info, set_isa
 from transom_lab.microbench.kernels import PARTS, Sizes, bench_micro
-from transom_lab.microbench.memory import Cached, bench_kv
-from transom_lab.microbench.scheduling import Crowd, bench_sched
+from transom_lab.microbench.memory import CacheLoad, bench_kv
+from transom_lab.microbench.scheduling import SchedulerLoad, bench_sched
 
 SIZES = Sizes(
     dim=64, hidden=64, heads=2, head_dim=32, vocabulary=512, layers=2, window=8, tokens=16, seconds=0.0
 )
-CACHED = Cached(
-    stems=3,
+CACHE_LOAD = CacheLoad(
+    prefixes=3,
     sequences=200,
-    stem=128,
-    tail=64,
+    prefix=128,
+    suffix=64,
     fresh=4,
     published=32,
-    reclaimed=8,
+    evicted=8,
     rounds=20,
     pools=(128, 256),
 )
-CROWD = Crowd(running=4, prompt=20, cached=32, fresh=4, rounds=10, pages_short=1000)
+SCHEDULER_LOAD = SchedulerLoad(running=4, prompt=20, cached=32, fresh=4, rounds=10, pages_short=1000)
 
 
 @pytest.mark.parametrize(
     ("bench", "sheets"),
     [
         (lambda wanted: bench_micro((), wanted, sizes=SIZES), tuple(PARTS)),
-        (lambda wanted: bench_kv(wanted, CACHED), ("operations",)),
-        (lambda wanted: bench_sched(wanted, CROWD), ("steps",)),
+        (lambda wanted: bench_kv(wanted, CACHE_LOAD), ("operations",)),
+        (lambda wanted: bench_sched(wanted, SCHEDULER_LOAD), ("steps",)),
     ],
     ids=["micro", "kv", "sched"],
 )
@@ -72,7 +72,7 @@ def test_instruction_sets_are_compared_with_the_first(
         bench_micro(["small"], Wanted(), sizes=replace(SIZES, isas=("sse9",)))
 
 
-def test_a_folder_that_cannot_be_made_is_one_line(tmp_path: Path) -> None:
+def test_a_folder_that_cannot_be_made_is_a_one_line_error(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(ConfigError, match="Not a directory"):
-        bench_kv(Wanted(svg=tmp_path / "file" / "pictures"), CACHED)
+        bench_kv(Wanted(svg=tmp_path / "file" / "pictures"), CACHE_LOAD)

@@ -1,6 +1,6 @@
-// Runs every kernel of one instruction set (TRANSOM_ISA) on inputs drawn from seeds and prints a digest of what
-// each computed, a line for each. All sets, on all CPUs and any number of threads, must print the same text:
-// tests/native/test_digests.py compares them, which is how a CPU without Python for it is tested.
+// Runs every kernel of one instruction set (TRANSOM_ISA) on inputs drawn from seeds and prints a digest of
+// what each computed, a line for each. All sets, on all CPUs and any number of threads, must print the same
+// text: tests/native/test_digests.py compares them, which is how a CPU without Python for it is tested.
 #include <bit>
 #include <cmath>
 #include <cstdio>
@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "../../native/launch.h"
-#include "../../native/selection.h"
+#include "../../native/sampling.h"
 
 namespace transom {
 
@@ -89,10 +89,10 @@ void print(const char* name, const Digest& digest) {
 
 struct Weights {
     std::vector<uint8_t> codes;
-    Floats scales, minima;
+    Floats scales, zero_offsets;
     Packed packed;
 
-    Weights(Draw& draw, int64_t out, int64_t in, int group, bool has_minima) {
+    Weights(Draw& draw, int64_t out, int64_t in, int group, bool has_zero_offsets) {
         const int64_t tiles = (out + tile_out - 1) / tile_out;
         codes.resize(static_cast<size_t>(tiles * in * tile_out));
         // Extremes are as likely as all else together.
@@ -101,8 +101,9 @@ struct Weights {
             code = kind == 0 ? 0 : kind == 1 ? 255 : static_cast<uint8_t>(draw.below(256));
         }
         scales = draw.floats(tiles * (in / group) * tile_out, 0.0f, 0.1f);
-        if (has_minima) minima = draw.floats(tiles * (in / group) * tile_out, -1.0f, 0.0f);
-        packed = {codes.data(), scales.data(), has_minima ? minima.data() : nullptr, out, in, group};
+        if (has_zero_offsets) zero_offsets = draw.floats(tiles * (in / group) * tile_out, -1.0f, 0.0f);
+        packed = {codes.data(), scales.data(), has_zero_offsets ? zero_offsets.data() : nullptr, out,
+                  in,           group};
     }
 };
 
@@ -116,8 +117,8 @@ struct Matrix {
     }
 };
 
-std::vector<char> records(int limit, int64_t rows, int64_t dim) {
-    return std::vector<char>(static_cast<size_t>(rows * (dim / 32) * record_bytes(limit)));
+std::vector<char> activation_blocks(Precision precision, int64_t rows, int64_t dim) {
+    return std::vector<char>(static_cast<size_t>(rows * (dim / 32) * activation_block_bytes(precision)));
 }
 
 // ---------------------------------------------------------------- kernels
@@ -141,21 +142,22 @@ Floats odd_rows(Draw& draw, int64_t dim) {
 }
 
 void quantized_rows() {
-    for (int limit : {127, 32258}) {
+    for (Precision precision : {Precision::int8, Precision::int16}) {
         Draw draw{1};
         Digest digest;
         const int64_t dim = 96, rows = 9;
         const Floats x = odd_rows(draw, dim), weight = draw.floats(dim);
-        auto out = records(limit, rows, dim);
-        kernels().prepare({x.data(), dim, {limit, out.data()}}, 0, rows);
+        auto out = activation_blocks(precision, rows, dim);
+        kernels().prepare({x.data(), dim, {precision, out.data()}}, 0, rows);
         digest.add(out);
-        kernels().norm_prepare({x.data(), weight.data(), 1e-6f, dim, nullptr, {limit, out.data()}}, 0, rows);
+        kernels().norm_prepare({x.data(), weight.data(), 1e-6f, dim, nullptr, {precision, out.data()}}, 0,
+                               rows);
         digest.add(out);
-        auto half = records(limit, rows, 32);
+        auto half = activation_blocks(precision, rows, 32);
         const Floats gate_up = draw.floats(rows * 64, -9.0f, 9.0f);
-        kernels().gated({gate_up.data(), 32, Gate::gelu_tanh, nullptr, {limit, half.data()}}, 0, rows);
+        kernels().gated({gate_up.data(), 32, Gate::gelu_tanh, nullptr, {precision, half.data()}}, 0, rows);
         digest.add(half);
-        print(limit == 127 ? "prepare-8" : "prepare-16", digest);
+        print(precision == Precision::int8 ? "prepare-8" : "prepare-16", digest);
     }
 }
 
@@ -174,7 +176,8 @@ void float_rows() {
     for (float most : {1.0f, 9.0f, 95.0f, 1e20f}) {
         for (Gate gate : {Gate::gelu_tanh, Gate::silu}) {
             Floats gate_up = draw.floats(2 * 1003, -most, most), out(1003);
-            const float edges[] = {0.0f, -0.0f, 1e-42f, 88.0f, -87.0f, -88.0f, infinity, -infinity, not_a_number};
+            const float edges[] = {0.0f,   -0.0f,    1e-42f,    88.0f,       -87.0f,
+                                   -88.0f, infinity, -infinity, not_a_number};
             std::copy(std::begin(edges), std::end(edges), gate_up.begin());
             kernels().gated({gate_up.data(), 1003, gate, out.data(), {}}, 0, 1);
             gates.add(out);
@@ -183,8 +186,8 @@ void float_rows() {
     print("gated", gates);
     const std::vector<int32_t> tokens = {0, 5, 76, 31, 16};
     for (int group : {16, 32}) {
-        for (bool minima : {false, true}) {
-            const Weights table(draw, 77, 96, group, minima);
+        for (bool zero_offsets : {false, true}) {
+            const Weights table(draw, 77, 96, group, zero_offsets);
             Floats out(5 * 96);
             kernels().embed_packed({table.packed, tokens.data(), 25.3f, out.data()}, 0, 5);
             embeddings.add(out);
@@ -199,23 +202,23 @@ void float_rows() {
 
 void products() {
     Draw draw{3};
-    for (int limit : {127, 32258}) {
+    for (Precision precision : {Precision::int8, Precision::int16}) {
         Digest digest;
         for (int group : {16, 32}) {
-            for (bool minima : {false, true}) {
+            for (bool zero_offsets : {false, true}) {
                 const int64_t in = 96, out = 77;
-                const Weights weights(draw, out, in, group, minima);
+                const Weights weights(draw, out, in, group, zero_offsets);
                 for (int64_t rows : {1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 13, 17, 31, 70}) {
                     const Floats x = draw.floats(rows * in);
-                    auto prepared = records(limit, rows, in);
-                    kernels().prepare({x.data(), in, {limit, prepared.data()}}, 0, rows);
+                    auto prepared = activation_blocks(precision, rows, in);
+                    kernels().prepare({x.data(), in, {precision, prepared.data()}}, 0, rows);
                     Floats y(static_cast<size_t>(rows * out));
-                    launch(MatmulPacked{prepared.data(), limit, weights.packed, y.data(), rows});
+                    launch(MatmulPacked{prepared.data(), precision, weights.packed, y.data(), rows});
                     digest.add(y);
                 }
             }
         }
-        print(limit == 127 ? "matmul-8" : "matmul-16", digest);
+        print(precision == Precision::int8 ? "matmul-8" : "matmul-16", digest);
     }
     Digest digest;
     for (int64_t out : {1, 77, 130}) {
@@ -243,8 +246,7 @@ struct Store {
         for (int32_t i = 1; i < count; ++i) table.push_back(i);
         for (size_t i = table.size() - 1; i > 0; --i)
             std::swap(table[i], table[static_cast<size_t>(draw.below(static_cast<int32_t>(i)))]);
-        pages = {data.data(), page_bytes,   size,    0,     kv_heads, head_dim,
-                 half,        table.data(), per_row, count, 1};
+        pages = {data.data(), page_bytes, size, 0, kv_heads, head_dim, half, table.data(), per_row, count, 1};
     }
 };
 
@@ -266,8 +268,9 @@ void attention_of(const Heads& h, bool half, Digest& rotated, Digest& stored, Di
         token_rows.push_back(i / static_cast<int32_t>(most));
     }
     for (const float* weight : {static_cast<const float*>(nullptr), norm.data()}) {
-        const RopeStore rope{qkv.data(),  h.heads,          weight,            weight,  1e-6f,   angles.data(),
-                             store.pages, positions.data(), token_rows.data(), nullptr, q.data()};
+        const RopeStore rope{
+            qkv.data(),       h.heads,           weight,  weight,  1e-6f, angles.data(), store.pages,
+            positions.data(), token_rows.data(), nullptr, q.data()};
         kernels().rope_store(rope, 0, n);
         rotated.add(q);
         half ? stored.add_halves(store.data) : stored.add(store.data);
@@ -297,26 +300,26 @@ void attentions() {
     }
 }
 
-void choices() {
+void samples() {
     Draw draw{5};
     Digest digest;
     for (int64_t n : {1, 15, 1000, 4099, 70001}) {
         for (float most : {0.1f, 4.0f, 30.0f}) {
             Floats logits = draw.floats(n, -most, most);
             for (size_t i = 0; i < logits.size(); i += 7) logits[i] = std::nearbyint(logits[i]);  // ties
-            for (const Choice& how :
-                 {Choice{0.0f, 0, 1.0f, 0.0f, 7, 3}, Choice{1.0f, 0, 1.0f, 0.0f, 8, 4},
-                  Choice{0.7f, 40, 0.9f, 0.01f, 9, 5}, Choice{3.0f, 0, 0.95f, 0.0f, ~uint64_t{0}, 6}}) {
-                const Chosen chosen = choose_row(logits.data(), n, how);
-                digest.add(static_cast<uint32_t>(chosen.token));
-                digest.add(chosen.logprob);
+            for (const Sampling& sampling :
+                 {Sampling{0.0f, 0, 1.0f, 0.0f, 7, 3}, Sampling{1.0f, 0, 1.0f, 0.0f, 8, 4},
+                  Sampling{0.7f, 40, 0.9f, 0.01f, 9, 5}, Sampling{3.0f, 0, 0.95f, 0.0f, ~uint64_t{0}, 6}}) {
+                const SampledToken sampled = sample_row(logits.data(), n, sampling);
+                digest.add(static_cast<uint32_t>(sampled.token));
+                digest.add(sampled.logprob);
             }
             digest.add(kernels().sum_exp(logits.data(), n, most, 0.6f));
             logits[static_cast<size_t>(n / 2)] = not_a_number;
-            digest.add(choose_row(logits.data(), n, {1.0f, 0, 1.0f, 0.0f, 1, 1}).logprob);
+            digest.add(sample_row(logits.data(), n, {1.0f, 0, 1.0f, 0.0f, 1, 1}).logprob);
         }
     }
-    print("choose", digest);
+    print("sample", digest);
 }
 
 }  // namespace
@@ -327,5 +330,5 @@ int main(int count, char** arguments) {
     float_rows();
     products();
     attentions();
-    choices();
+    samples();
 }

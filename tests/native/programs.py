@@ -12,7 +12,7 @@ PORTABLE = ("-DTRANSOM_ISA=portable",)
 def build(compiler: str, flags: Sequence[str], program: Path, native: Path = ROOT / "native") -> Path:
     """From the sources below `native`. Raises CalledProcessError."""
     sources = sorted(native.glob("kernels/*.cpp"))
-    sources += [native / name for name in ("launch.cpp", "pool.cpp", "selection.cpp")]
+    sources += [native / name for name in ("launch.cpp", "pool.cpp", "sampling.cpp")]
     sources.append(native.parent / "tests/native/digests.cpp")
     subprocess.run([compiler, *SHARED, *flags, *map(str, sources), "-o", str(program)], check=True)
     return program

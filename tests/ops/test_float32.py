@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 
 from transom.ops.float32 import Float32Ops
 from transom.ops.pack import pack, pack_float
-from transom.ops.protocol import AttentionShape, ChoiceRows, Gate, Matrix, Ops, PagedKV, Precision, SpanRows
+from transom.ops.protocol import AttentionShape, Gate, Matrix, Ops, PagedKV, Precision, SamplingRows, SpanRows
 from transom.ops.reference import ReferenceOps
 from transom.ops.store import KVStore, KVType, PageShape
 
@@ -93,7 +93,7 @@ def test_choices_agree_with_the_oracle() -> None:
         (0.7, 10, 0.9, 0.05),
         (1, 0, 0.5, 0),
     ]:
-        how = ChoiceRows(
+        how = SamplingRows(
             temperature=np.full(200, temperature, dtype=np.float32),
             top_k=np.full(200, top_k, dtype=np.int32),
             top_p=np.full(200, top_p, dtype=np.float32),
@@ -101,8 +101,8 @@ def test_choices_agree_with_the_oracle() -> None:
             seed=np.full(200, 4, dtype=np.uint64),
             position=np.arange(200, dtype=np.int32),
         )
-        tokens, logprobs = Float32Ops().choose(logits, how)
-        expected, expected_logprobs = ReferenceOps().choose(logits, how)
+        tokens, logprobs = Float32Ops().sample(logits, how)
+        expected, expected_logprobs = ReferenceOps().sample(logits, how)
         assert (tokens == expected).mean() > 0.99
         np.testing.assert_allclose(
             logprobs[tokens == expected], expected_logprobs[tokens == expected], atol=1e-5

@@ -11,12 +11,12 @@ from transom.ops.native import NativeOps, set_isa, set_threads
 from transom.ops.pack import pack, pack_float
 from transom.ops.protocol import (
     AttentionShape,
-    ChoiceRows,
     Gate,
     PackedMatrix,
     PagedKV,
     Precision,
     Prepared,
+    SamplingRows,
     SpanRows,
 )
 
@@ -57,8 +57,8 @@ def rope(kv: PagedKV, spans: SpanRows, layer: int = 0, width: int = 64) -> objec
     return OPS.rope_store(zeros(3, width), SHAPE, None, None, 1e-6, zeros(3, 2, 8), kv, layer, spans)
 
 
-def choice(**changes: object) -> ChoiceRows:
-    usual = ChoiceRows(zeros(1), ints(0), zeros(1) + 1, zeros(1), np.zeros(1, np.uint64), ints(0))
+def choice(**changes: object) -> SamplingRows:
+    usual = SamplingRows(zeros(1), ints(0), zeros(1) + 1, zeros(1), np.zeros(1, np.uint64), ints(0))
     return replace(usual, **changes)  # type: ignore[arg-type]
 
 
@@ -75,9 +75,9 @@ BAD: dict[str, tuple[str, Callable[[], object]]] = {
         "scales",
         lambda: OPS.embed(replace(packed(), scales=zeros(2, 1, 16)), ints(0), 1.0),
     ),
-    "minima of another group": (
-        "minima",
-        lambda: OPS.embed(replace(packed(), minima=zeros(2, 4, 16)), ints(0), 1.0),
+    "zero_offsets of another group": (
+        "zero_offsets",
+        lambda: OPS.embed(replace(packed(), zero_offsets=zeros(2, 4, 16)), ints(0), 1.0),
     ),
     "more outputs than codes": ("codes", lambda: OPS.embed(replace(packed(), out_features=33), ints(0), 1.0)),
     "no outputs": ("matrix", lambda: OPS.embed(replace(packed(), out_features=0), ints(), 1.0)),
@@ -125,19 +125,19 @@ BAD: dict[str, tuple[str, Callable[[], object]]] = {
     ),
     "window negative": ("window", lambda: attention(kv(), spans(), shape=replace(SHAPE, window=-1))),
     "qkv too narrow": ("qkv", lambda: rope(kv(), spans(), width=48)),
-    "top-k negative": ("top_k", lambda: OPS.choose(zeros(1, 9), choice(top_k=ints(-1)))),
-    "top-p above 1": ("top_p", lambda: OPS.choose(zeros(1, 9), choice(top_p=zeros(1) + 2))),
-    "min-p NaN": ("min_p", lambda: OPS.choose(zeros(1, 9), choice(min_p=zeros(1) * np.nan))),
+    "top-k negative": ("top_k", lambda: OPS.sample(zeros(1, 9), choice(top_k=ints(-1)))),
+    "top-p above 1": ("top_p", lambda: OPS.sample(zeros(1, 9), choice(top_p=zeros(1) + 2))),
+    "min-p NaN": ("min_p", lambda: OPS.sample(zeros(1, 9), choice(min_p=zeros(1) * np.nan))),
     "temperature negative": (
         "temperature",
-        lambda: OPS.choose(zeros(1, 9), choice(temperature=zeros(1) - 1)),
+        lambda: OPS.sample(zeros(1, 9), choice(temperature=zeros(1) - 1)),
     ),
-    "fewer choices than rows": ("temperature", lambda: OPS.choose(zeros(2, 9), choice())),
-    "no vocabulary": ("logits", lambda: OPS.choose(zeros(1, 0), choice())),
-    "no vocabulary to score": ("logits", lambda: OPS.score(zeros(1, 0), ints(0), 0)),
-    "scored token beyond the vocabulary": ("tokens", lambda: OPS.score(zeros(1, 9), ints(9), 1)),
-    "more scored tokens than rows": ("tokens", lambda: OPS.score(zeros(1, 9), ints(1, 2), 1)),
-    "more alternatives than tokens": ("top_tokens", lambda: OPS.score(zeros(1, 9), ints(1), 10)),
+    "fewer choices than rows": ("temperature", lambda: OPS.sample(zeros(2, 9), choice())),
+    "no vocabulary": ("logits", lambda: OPS.sample(zeros(1, 0), choice())),
+    "no vocabulary to score": ("logits", lambda: OPS.logprobs(zeros(1, 0), ints(0), 0)),
+    "scored token beyond the vocabulary": ("tokens", lambda: OPS.logprobs(zeros(1, 9), ints(9), 1)),
+    "more scored tokens than rows": ("tokens", lambda: OPS.logprobs(zeros(1, 9), ints(1, 2), 1)),
+    "more alternatives than tokens": ("top_tokens", lambda: OPS.logprobs(zeros(1, 9), ints(1), 10)),
     "copy of page 0": ("source", lambda: OPS.copy_pages(kv(), 0, 1, 1)),
     "copy past the pool": ("target", lambda: OPS.copy_pages(kv(), 1, 4, 1)),
     "copy of more than a page": ("tokens", lambda: OPS.copy_pages(kv(), 1, 2, 9)),

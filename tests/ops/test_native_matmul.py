@@ -11,7 +11,7 @@ from transom.ops.reference import ReferenceOps
 
 F32 = NDArray[np.float32]
 REFERENCE = ReferenceOps()
-KINDS = [(p, group, minima) for p in Precision for group in (16, 32) for minima in (False, True)]
+KINDS = [(p, group, zero_offsets) for p in Precision for group in (16, 32) for zero_offsets in (False, True)]
 ROWS = (1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 13, 16, 17, 31, 48, 70)
 
 
@@ -19,9 +19,9 @@ def random(seed: int, *shape: int) -> F32:
     return np.random.default_rng(seed).standard_normal(shape).astype(np.float32)
 
 
-def matrix(out: int, inner: int, precision: Precision, group: int, minima: bool) -> PackedMatrix:
+def matrix(out: int, inner: int, precision: Precision, group: int, zero_offsets: bool) -> PackedMatrix:
     codes = np.random.default_rng(out).integers(-128, 128, (out, inner)).astype(np.int8)
-    floors = random(2, out, inner // group) if minima else None
+    floors = random(2, out, inner // group) if zero_offsets else None
     return pack(codes, random(1, out, inner // group), floors, group, precision)
 
 
@@ -37,12 +37,12 @@ def assert_same(left: NDArray[np.generic], right: NDArray[np.generic]) -> None:
         np.testing.assert_array_equal(np.signbit(left[left == 0]), np.signbit(right[right == 0]))
 
 
-@pytest.mark.parametrize(("precision", "group", "minima"), KINDS)
+@pytest.mark.parametrize(("precision", "group", "zero_offsets"), KINDS)
 def test_packed_matmul_has_the_bits_of_the_reference(
-    native: NativeOps, precision: Precision, group: int, minima: bool
+    native: NativeOps, precision: Precision, group: int, zero_offsets: bool
 ) -> None:
     for out, inner in ((1, 32), (77, 96), (160, 64)):
-        weights = matrix(out, inner, precision, group, minima)
+        weights = matrix(out, inner, precision, group, zero_offsets)
         for count in ROWS:
             x = random(count, count, inner)
             expected = REFERENCE.matmul(REFERENCE.prepare(x, weights), weights)
@@ -61,12 +61,12 @@ def test_a_row_alone_has_the_bits_it_has_in_a_batch(native: NativeOps, precision
 def test_codes_of_few_bits_have_the_bits_of_the_reference(native: NativeOps, low: int, high: int) -> None:
     """Where codes are small kernels may multiply bytes: nothing may saturate, nor be taken for small."""
     rng = np.random.default_rng(0)
-    for group, minima in ((16, False), (32, True)):
+    for group, zero_offsets in ((16, False), (32, True)):
         codes = np.where(rng.random((77, 96)) < 0.5, high, low)
         codes[:16] = high
         codes[16:32] = low
         codes[48:] = rng.integers(low, high + 1, (29, 96))
-        floors = random(2, 77, 96 // group) if minima else None
+        floors = random(2, 77, 96 // group) if zero_offsets else None
         weights = pack(codes.astype(np.int8), random(1, 77, 96 // group), floors, group, Precision.INT8)
         x = random(3, 40, 96)
         x[0], x[1] = 1.0, -1.0
@@ -77,11 +77,11 @@ def test_codes_of_few_bits_have_the_bits_of_the_reference(native: NativeOps, low
 
 
 def test_extreme_codes_neither_saturate_nor_overflow(native: NativeOps) -> None:
-    for precision, group, minima in KINDS:
+    for precision, group, zero_offsets in KINDS:
         for sign in (-128, 127):
             codes = np.full((16, 64), sign, dtype=np.int8)
             ones = np.ones((16, 64 // group), np.float32)
-            weights = pack(codes, ones, ones if minima else None, group, precision)
+            weights = pack(codes, ones, ones if zero_offsets else None, group, precision)
             for value in (-1.0, 1.0):
                 x = np.full((1, 64), value, dtype=np.float32)
                 expected = REFERENCE.matmul(REFERENCE.prepare(x, weights), weights)
@@ -126,7 +126,7 @@ def test_quantized_rows_are_those_of_the_reference(native: NativeOps, precision:
 
 @pytest.mark.parametrize("precision", Precision)
 def test_every_code_splits_into_two_planes_and_back(native: NativeOps, precision: Precision) -> None:
-    limit = precision.value
+    limit = precision.code_limit
     codes = np.arange(-limit, limit + 1)
     rows = np.full((-(-len(codes) // 31), 32), limit, dtype=np.float32)
     rows[:, 1:] = np.resize(codes, (len(rows), 31))
@@ -154,7 +154,7 @@ def test_norm_and_gate_prepare_what_the_reference_prepares(native: NativeOps, pr
 def test_embedding_has_the_bits_of_the_reference(native: NativeOps) -> None:
     tokens = np.random.default_rng(0).integers(0, 77, 40).astype(np.int32)
     tables: list[PackedMatrix | FloatMatrix] = [
-        matrix(77, 96, p, group, minima) for p, group, minima in KINDS
+        matrix(77, 96, p, group, zero_offsets) for p, group, zero_offsets in KINDS
     ]
     tables.append(pack_float(random(4, 77, 37)))
     for table in tables:

@@ -18,12 +18,12 @@ def slow_fma(a: np.float32, b: np.float32, c: np.float32) -> np.float32:
 
 
 def random_matrix(
-    seed: int, out: int, width: int, group: int, precision: Precision, *, minima: bool
+    seed: int, out: int, width: int, group: int, precision: Precision, *, zero_offsets: bool
 ) -> PackedMatrix:
     rng = np.random.default_rng(seed)
     codes = rng.integers(-128, 128, (out, width)).astype(np.int8)
     scales = (rng.standard_normal((out, width // group)) * 0.01).astype(np.float32)
-    low = (rng.standard_normal((out, width // group)) * 0.5).astype(np.float32) if minima else None
+    low = (rng.standard_normal((out, width // group)) * 0.5).astype(np.float32) if zero_offsets else None
     return pack(codes, scales, low, group, precision)
 
 
@@ -44,7 +44,7 @@ def matmul(x: F32, matrix: Matrix) -> F32:
 
 def slow_matmul(x: Activations, matrix: PackedMatrix) -> F32:
     """The text of `Ops.matmul`, one scalar at a time, on Python integers."""
-    codes, scales, minima = unpack(matrix)
+    codes, scales, zero_offsets = unpack(matrix)
     result = np.zeros((len(x.codes), matrix.out_features), dtype=np.float32)
     for m, n in np.ndindex(*result.shape):
         acc = np.float32(0)
@@ -53,18 +53,18 @@ def slow_matmul(x: Activations, matrix: PackedMatrix) -> F32:
             sx = x.scales[m, part.start // 32]
             dot = sum(int(x.codes[m, k]) * int(codes[n, k]) for k in part)
             acc = slow_fma(np.float32(dot), np.float32(sx * scales[n, g]), acc)
-            if minima is not None:
+            if zero_offsets is not None:
                 total = sum(int(x.codes[m, k]) for k in part)
-                acc = slow_fma(np.float32(total), np.float32(sx * minima[n, g]), acc)
+                acc = slow_fma(np.float32(total), np.float32(sx * zero_offsets[n, g]), acc)
         result[m, n] = acc
     return result
 
 
 @pytest.mark.parametrize("precision", list(Precision))
 @pytest.mark.parametrize("group", [16, 32])
-@pytest.mark.parametrize("minima", [False, True])
-def test_matmul_equals_a_scalar_loop_to_the_bit(precision: Precision, group: int, minima: bool) -> None:
-    matrix = random_matrix(1, 21, 96, group, precision, minima=minima)
+@pytest.mark.parametrize("zero_offsets", [False, True])
+def test_matmul_equals_a_scalar_loop_to_the_bit(precision: Precision, group: int, zero_offsets: bool) -> None:
+    matrix = random_matrix(1, 21, 96, group, precision, zero_offsets=zero_offsets)
     x = quantized(random_rows(2, 3, 96), matrix)
     np.testing.assert_array_equal(OPS.matmul(x, matrix), slow_matmul(x, matrix))
 
@@ -76,13 +76,13 @@ def test_matmul_of_extreme_codes_is_exact(precision: Precision) -> None:
     scales = np.full((17, 2), 0.37, dtype=np.float32)
     matrix = pack(codes, scales, scales, 32, precision)
     x = quantized(np.full((2, 64), 3.3, dtype=np.float32), matrix)
-    assert (x.codes == precision.value).all()
+    assert (x.codes == precision.code_limit).all()
     np.testing.assert_array_equal(OPS.matmul(x, matrix), slow_matmul(x, matrix))
 
 
 @pytest.mark.parametrize(("precision", "tolerance"), [(Precision.INT8, 1e-2), (Precision.INT16, 5e-5)])
 def test_matmul_is_close_to_float64(precision: Precision, tolerance: float) -> None:
-    matrix = random_matrix(3, 300, 640, 32, precision, minima=True)
+    matrix = random_matrix(3, 300, 640, 32, precision, zero_offsets=True)
     x = random_rows(4, 5, 640)
     exact = x.astype(np.float64) @ dequantize(matrix).astype(np.float64).T
     error = np.abs(matmul(x, matrix) - exact).max(axis=1) / np.abs(exact).max(axis=1)
@@ -91,7 +91,7 @@ def test_matmul_is_close_to_float64(precision: Precision, tolerance: float) -> N
 
 @pytest.mark.parametrize("precision", list(Precision))
 def test_a_row_does_not_depend_on_its_neighbours(precision: Precision) -> None:
-    matrix = random_matrix(5, 500, 64, 16, precision, minima=True)
+    matrix = random_matrix(5, 500, 64, 16, precision, zero_offsets=True)
     x = random_rows(6, 70, 64)
     together = matmul(x, matrix)
     for rows in (slice(0, 1), slice(3, 5), slice(69, 70), slice(10, 60)):
@@ -99,7 +99,7 @@ def test_a_row_does_not_depend_on_its_neighbours(precision: Precision) -> None:
 
 
 def test_an_output_does_not_depend_on_the_others() -> None:
-    matrix = random_matrix(7, 700, 64, 32, Precision.INT8, minima=False)
+    matrix = random_matrix(7, 700, 64, 32, Precision.INT8, zero_offsets=False)
     codes, scales, _ = unpack(matrix)
     x = random_rows(8, 2, 64)
     few = pack(codes[300:305], scales[300:305], None, 32, Precision.INT8)
@@ -107,7 +107,7 @@ def test_an_output_does_not_depend_on_the_others() -> None:
 
 
 def test_more_rows_than_a_block_holds_are_all_computed() -> None:
-    matrix = random_matrix(9, 40, 32, 32, Precision.INT8, minima=False)
+    matrix = random_matrix(9, 40, 32, 32, Precision.INT8, zero_offsets=False)
     x = random_rows(10, 9000, 32)
     np.testing.assert_array_equal(matmul(x, matrix)[8990:], matmul(x[8990:], matrix))
 
@@ -118,23 +118,23 @@ def test_more_rows_than_a_block_holds_are_all_computed() -> None:
 def test_activation_codes_follow_their_text() -> None:
     for precision in Precision:
         x = random_rows(11, 4, 96)
-        got = quantized(x, random_matrix(12, 16, 96, 32, precision, minima=False))
+        got = quantized(x, random_matrix(12, 16, 96, 32, precision, zero_offsets=False))
         for row, group in np.ndindex(4, 3):
             part = slice(32 * group, 32 * group + 32)
             largest = np.abs(x[row, part]).max()
-            inverse = np.float32(precision.value) / largest
+            inverse = np.float32(precision.code_limit) / largest
             codes = [round(float(v * inverse)) for v in x[row, part]]
             assert got.codes[row, part].tolist() == codes
-            assert got.scales[row, group] == largest / np.float32(precision.value)
+            assert got.scales[row, group] == largest / np.float32(precision.code_limit)
             assert got.sums[row, 2 * group] == sum(codes[:16])
             assert got.sums[row, 2 * group + 1] == sum(codes[16:])
-        assert np.abs(got.codes).max() == precision.value
+        assert np.abs(got.codes).max() == precision.code_limit
 
 
 def test_halves_round_to_even_codes() -> None:
     x = np.zeros((1, 32), dtype=np.float32)
     x[0, :5] = [127, 0.5, 1.5, 2.5, -0.5]
-    got = quantized(x, random_matrix(13, 16, 32, 32, Precision.INT8, minima=False))
+    got = quantized(x, random_matrix(13, 16, 32, 32, Precision.INT8, zero_offsets=False))
     assert got.codes[0, :5].tolist() == [127, 0, 2, 2, 0]
 
 
@@ -142,14 +142,14 @@ def test_groups_of_next_to_nothing_become_zeros() -> None:
     x = np.zeros((1, 96), dtype=np.float32)
     x[0, 32:64] = 9e-31
     x[0, 64:] = np.float32(1e-30)
-    got = quantized(x, random_matrix(14, 16, 96, 32, Precision.INT8, minima=False))
+    got = quantized(x, random_matrix(14, 16, 96, 32, Precision.INT8, zero_offsets=False))
     assert not got.codes[0, :64].any() and (got.codes[0, 64:] == 127).all()
     assert got.scales[0, 0] == 0 and got.scales[0, 1] == 0 and got.scales[0, 2] > 0
 
 
 @pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
 def test_a_row_that_is_not_finite_is_its_own_trouble(bad: float) -> None:
-    matrix = random_matrix(15, 20, 96, 32, Precision.INT8, minima=True)
+    matrix = random_matrix(15, 20, 96, 32, Precision.INT8, zero_offsets=True)
     x = random_rows(16, 3, 96)
     clean = matmul(x, matrix)
     x[1, 40] = bad
@@ -176,14 +176,16 @@ def test_float_matmul_adds_in_ascending_order_by_fma() -> None:
 
 
 def test_embedding_rows_are_dequantized_then_scaled() -> None:
-    matrix = random_matrix(18, 50, 64, 16, Precision.INT16, minima=True)
-    codes, scales, minima = unpack(matrix)
-    assert minima is not None
+    matrix = random_matrix(18, 50, 64, 16, Precision.INT16, zero_offsets=True)
+    codes, scales, zero_offsets = unpack(matrix)
+    assert zero_offsets is not None
     tokens = np.array([49, 0, 7, 7], dtype=np.int32)
     got = OPS.embed(matrix, tokens, 25.3)
     for row, token in enumerate(tokens):
         for k in range(64):
-            value = slow_fma(scales[token, k // 16], np.float32(codes[token, k]), minima[token, k // 16])
+            value = slow_fma(
+                scales[token, k // 16], np.float32(codes[token, k]), zero_offsets[token, k // 16]
+            )
             assert got[row, k] == value * np.float32(25.3)
 
 

@@ -23,7 +23,7 @@ from transom.engine.engine import Engine
 from transom.kv.check import check
 from transom.models.load import load_model
 from transom.models.spec import Model
-from transom.ops.choose import choose_ops
+from transom.ops.backend import choose_ops
 from transom.ops.protocol import Ops
 from transom.sched.loop import iterate
 from transom.values import Request, RequestId, Tokens

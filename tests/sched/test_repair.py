@@ -3,23 +3,20 @@
 import random
 
 import pytest
-from tests.sched.layered import LayeredRunner
 from tests.sched.test_worlds import PAGES, disturb, submit_random
 from tests.sched.world import World, minimum
 
-from transom.kv.check import evict, inside
+from transom.kv.check import inside
 from transom.kv.component_specs import ComponentSpec, Full, Window
 
 
 def world_with(page: int, window: int, layers: tuple[int, ...], **fields: object) -> World:
-    world = World(page=page, windows=(window,), layers=layers, **fields)  # type: ignore[arg-type]
-    world.runner = LayeredRunner(world.cache)
-    return world
+    return World(page=page, windows=(window,), layers=layers, **fields)  # type: ignore[arg-type]
 
 
 def lose_windows(world: World, share: float = 1.0) -> None:
-    """Others needed the window pages that nobody reads."""
-    evict(world.cache, 1, int(inside(world.cache).pools[1].idle * share))
+    """Evicts a share of the window pages that no request reads."""
+    world.evict(1, int(inside(world.cache).pools[1].idle * share))
 
 
 def prompt(length: int, seed: int = 0) -> list[int]:
@@ -39,7 +36,7 @@ def test_a_prompt_whose_windows_are_gone_is_repaired_and_the_next_one_hits() -> 
     assert [world.ends[request].usage.cached_tokens for request in (second, third)] == [33, 40]
     assert world.scheduler.stats().repaired_tokens == 7
     assert world.cache.stats().repairs == 1
-    assert isinstance(world.runner, LayeredRunner) and world.runner.inexact_tokens > 0
+    assert world.runner.inexact_tokens > 0
 
 
 def test_a_repair_takes_no_full_page_before_the_full_pages_end() -> None:
@@ -126,8 +123,8 @@ def play(rng: random.Random, page: int, window: int) -> World:
             if rng.random() < 0.2:
                 lose_windows(world, rng.random())
     work = sum(len(r.prompt) + r.max_tokens for r in world.requests.values())
-    world.drain(turns_max=3 * work + 50)
-    world.runner.breaks_next = False
+    world.drain(iterations_max=3 * work + 50)
+    world.runner.failure = None
     world.require_all_cold()
     world.require_empty()
     return world

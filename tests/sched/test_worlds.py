@@ -39,7 +39,7 @@ def random_world(random: random.Random, page: int, window: int) -> World:
         outputs_expected=random.choice([1, 4, 20]),
         prefix_gain_min=random.choice([1, 4]),
         policy=random.choice(list(SchedulePolicy)),
-        passed_over_max=random.choice([1, 4, 256]),
+        skipped_max=random.choice([1, 4, 256]),
         target_seconds=random.choice([None, 4.0]),
     )
 
@@ -67,7 +67,7 @@ def disturb(random: random.Random, world: World) -> None:
     elif chance < 0.10:
         world.abort(random.choice(list(world.requests)))
     elif chance < 0.13:
-        world.break_next_step()
+        world.fail_next_step()
 
 
 @pytest.mark.parametrize("window", WINDOWS)
@@ -84,8 +84,8 @@ def test_every_text_is_the_cold_text_and_every_request_ends_once(seed: int, page
             world.step()
             disturb(rng, world)
     work = sum(len(r.prompt) + r.max_tokens for r in world.requests.values())
-    world.drain(turns_max=3 * work + 50)
-    world.runner.breaks_next = False
+    world.drain(iterations_max=3 * work + 50)
+    world.runner.failure = None
     world.require_all_cold()
     world.require_empty()
 

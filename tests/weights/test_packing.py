@@ -63,9 +63,9 @@ def values(matrix: Matrix) -> np.ndarray:
     """`[out, in]`; product and sum rounded one after the other, as the oracle does."""
     if isinstance(matrix, FloatMatrix):
         return layout.unpack_float(matrix)
-    codes, scales, minima = layout.unpack(matrix)
+    codes, scales, zero_offsets = layout.unpack(matrix)
     products = np.repeat(scales, matrix.group, axis=1) * codes.astype(np.float32)
-    return products if minima is None else products + np.repeat(minima, matrix.group, axis=1)
+    return products if zero_offsets is None else products + np.repeat(zero_offsets, matrix.group, axis=1)
 
 
 def assert_same_bits(a: np.ndarray, b: np.ndarray) -> None:
@@ -90,7 +90,7 @@ def test_padding_has_code_zero_and_scale_zero(kind: TensorType) -> None:
     matrix = pack([tensor(kind, 5, 256)], Precision.INT16)
     assert isinstance(matrix, PackedMatrix)
     assert (matrix.codes[0, :, 5:] == 128).all() and (matrix.scales[0, :, 5:] == 0).all()
-    assert matrix.minima is None or (matrix.minima[0, :, 5:] == 0).all()
+    assert matrix.zero_offsets is None or (matrix.zero_offsets[0, :, 5:] == 0).all()
     assert (matrix.out_features, matrix.in_features, matrix.precision) == (5, 256, Precision.INT16)
 
 
@@ -102,21 +102,21 @@ def test_float_padding_is_zero() -> None:
 JOINS = {
     "same kind": ([TensorType.Q5_0] * 3, 32, False),
     "q, k of one kind, v of another": ([TensorType.Q5_0, TensorType.Q5_0, TensorType.Q8_0], 32, False),
-    "minima beside none": ([TensorType.Q8_0, TensorType.Q4_K, TensorType.Q5_0], 32, True),
+    "zero_offsets beside none": ([TensorType.Q8_0, TensorType.Q4_K, TensorType.Q5_0], 32, True),
     "groups of 16 and 32": ([TensorType.Q8_0, TensorType.Q6_K], 16, False),
     "all at once": ([TensorType.Q6_K, TensorType.Q4_K, TensorType.Q5_0], 16, True),
 }
 
 
 @pytest.mark.parametrize("outs", [(16, 32, 48), (3, 30, 1), (100, 7, 600)])
-@pytest.mark.parametrize(("kinds", "group", "has_minima"), JOINS.values(), ids=JOINS.keys())
+@pytest.mark.parametrize(("kinds", "group", "has_zero_offsets"), JOINS.values(), ids=JOINS.keys())
 def test_joined_tensors_are_their_rows_in_order(
-    kinds: list[TensorType], group: int, has_minima: bool, outs: tuple[int, ...]
+    kinds: list[TensorType], group: int, has_zero_offsets: bool, outs: tuple[int, ...]
 ) -> None:
     parts = [tensor(kind, out, 256, seed) for seed, (kind, out) in enumerate(zip(kinds, outs, strict=False))]
     matrix = pack(parts, Precision.INT8)
     assert isinstance(matrix, PackedMatrix)
-    assert (matrix.group, matrix.minima is not None) == (group, has_minima)
+    assert (matrix.group, matrix.zero_offsets is not None) == (group, has_zero_offsets)
     assert_same_numbers(values(matrix), np.concatenate([oracle(part) for part in parts]))
 
 

@@ -116,4 +116,8 @@ def weights_bytes(weights: ModelWeights) -> int:
 def _matrix_bytes(matrix: Matrix) -> int:
     if isinstance(matrix, FloatMatrix):
         return matrix.values.nbytes
-    return matrix.codes.nbytes + matrix.scales.nbytes + (0 if matrix.minima is None else matrix.minima.nbytes)
+    return (
+        matrix.codes.nbytes
+        + matrix.scales.nbytes
+        + (0 if matrix.zero_offsets is None else matrix.zero_offsets.nbytes)
+    )

@@ -13,12 +13,12 @@ from transom.ops.protocol import (
     I32,
     Activations,
     AttentionShape,
-    ChoiceRows,
     Gate,
     Matrix,
     PackedMatrix,
     PagedKV,
     Prepared,
+    SamplingRows,
     SpanRows,
 )
 
@@ -106,16 +106,16 @@ class Float32Ops:
             out[first:last] = _attend(q[first:last], k, v, _bias(queries, keys, shape.window), shape)
         return out.reshape(len(q), -1)
 
-    def choose(self, logits: F32, how: ChoiceRows) -> tuple[I32, F32]:
+    def sample(self, logits: F32, sampling: SamplingRows) -> tuple[I32, F32]:
         tokens = np.zeros(len(logits), dtype=np.int32)
         logprobs = np.full(len(logits), np.nan, dtype=np.float32)
         for row, values in enumerate(logits.astype(np.float64)):
             if np.isfinite(values.max()):
-                tokens[row] = _choose(values, how, row)
+                tokens[row] = _sample(values, sampling, row)
                 logprobs[row] = values[tokens[row]] - values.max() - np.log(_weights(values).sum())
         return tokens, logprobs
 
-    def score(self, logits: F32, tokens: I32, top: int) -> tuple[F32, I32, F32]:
+    def logprobs(self, logits: F32, tokens: I32, top: int) -> tuple[F32, I32, F32]:
         values = logits.astype(np.float64)
         shifted = values - values.max(axis=1, keepdims=True)
         logprobs = (shifted - np.log(np.exp(shifted).sum(axis=1, keepdims=True))).astype(np.float32)
@@ -181,15 +181,17 @@ def _weights(logits: F64, temperature: float = 1.0) -> F64:
     return weights
 
 
-def _choose(logits: F64, how: ChoiceRows, row: int) -> int:
-    temperature = float(how.temperature[row])
+def _sample(logits: F64, sampling: SamplingRows, row: int) -> int:
+    temperature = float(sampling.temperature[row])
     if temperature == 0:
         return int(logits.argmax())
-    order = np.argsort(-logits, kind="stable")[: int(how.top_k[row]) or None]
+    order = np.argsort(-logits, kind="stable")[: int(sampling.top_k[row]) or None]
     weights = _weights(logits, temperature)[order]
-    weights = weights[weights >= how.min_p[row]]
+    weights = weights[weights >= sampling.min_p[row]]
     before = np.cumsum(weights) - weights
-    kept = weights[: max(1, int((before < how.top_p[row] * weights.sum()).sum()))]
+    kept = weights[: max(1, int((before < sampling.top_p[row] * weights.sum()).sum()))]
     share = np.cumsum(kept) / kept.sum()
-    drawn = np.searchsorted(share, uniform(int(how.seed[row]), int(how.position[row])), side="right")
+    drawn = np.searchsorted(
+        share, uniform(int(sampling.seed[row]), int(sampling.position[row])), side="right"
+    )
     return int(order[min(int(drawn), len(kept) - 1)])

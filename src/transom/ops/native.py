@@ -3,7 +3,7 @@
 Arguments are checked in C++: a wrong shape, type or index is a ValueError that names it.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,7 +16,6 @@ from transom.ops.protocol import (
     LANES,
     Activations,
     AttentionShape,
-    ChoiceRows,
     FloatMatrix,
     Gate,
     Matrix,
@@ -24,6 +23,7 @@ from transom.ops.protocol import (
     PagedKV,
     Precision,
     Prepared,
+    SamplingRows,
     SpanRows,
 )
 
@@ -163,17 +163,17 @@ class NativeOps:
         _native.attention(q, heads, kv_heads, head_dim, window, shape.scale, softcap, *where, *which, out)
         return out
 
-    def choose(self, logits: F32, how: ChoiceRows) -> tuple[I32, F32]:
+    def sample(self, logits: F32, sampling: SamplingRows) -> tuple[I32, F32]:
         tokens, logprobs = np.empty(len(logits), np.int32), np.empty(len(logits), np.float32)
-        limits = (how.temperature, how.top_k, how.top_p, how.min_p)
-        _native.choose(logits, *limits, how.seed, how.position, tokens, logprobs)
+        columns = [getattr(sampling, field.name) for field in fields(sampling)]
+        _native.sample(logits, *columns, tokens, logprobs)
         return tokens, logprobs
 
-    def score(self, logits: F32, tokens: I32, top: int) -> tuple[F32, I32, F32]:
+    def logprobs(self, logits: F32, tokens: I32, top: int) -> tuple[F32, I32, F32]:
         rows = len(logits)
         logprobs, best = np.empty(rows, np.float32), np.empty((rows, top), np.int32)
         best_logprobs = np.empty((rows, top), np.float32)
-        _native.score(logits, tokens, logprobs, best, best_logprobs)
+        _native.logprobs(logits, tokens, logprobs, best, best_logprobs)
         return logprobs, best, best_logprobs
 
     def copy_pages(self, kv: PagedKV, source: int, target: int, tokens: int) -> None:
@@ -181,7 +181,7 @@ class NativeOps:
 
 
 def _packed(m: PackedMatrix) -> tuple[NDArray[np.uint8], F32, F32 | None, int, int, int]:
-    return m.codes, m.scales, m.minima, m.group, m.out_features, m.in_features
+    return m.codes, m.scales, m.zero_offsets, m.group, m.out_features, m.in_features
 
 
 def _float(m: FloatMatrix) -> tuple[F32, int, int]:

@@ -13,16 +13,19 @@ I8 = NDArray[np.int8]
 _ROWS_AT_ONCE = 4096
 
 
-def pack(codes: I8, scales: F32, minima: F32 | None, group: int, precision: Precision) -> PackedMatrix:
-    """codes `[out, in]`, scales and minima `[out, in / group]`; `in` a multiple of 32."""
+def pack(codes: I8, scales: F32, zero_offsets: F32 | None, group: int, precision: Precision) -> PackedMatrix:
+    """codes `[out, in]`, scales and zero_offsets `[out, in / group]`; `in` a multiple of 32."""
     out, width = codes.shape
     assert group in (16, 32) and width % 32 == 0, (group, width)
     assert scales.shape == (out, width // group), (scales.shape, codes.shape)
-    assert minima is None or minima.shape == scales.shape, (minima and minima.shape, scales.shape)
+    assert zero_offsets is None or zero_offsets.shape == scales.shape, (
+        zero_offsets and zero_offsets.shape,
+        scales.shape,
+    )
     return PackedMatrix(
         codes=_pack_codes(codes),
         scales=_interleave(scales),
-        minima=None if minima is None else _interleave(minima),
+        zero_offsets=None if zero_offsets is None else _interleave(zero_offsets),
         group=group,
         out_features=out,
         in_features=width,
@@ -67,10 +70,10 @@ def deinterleave(values: F32) -> F32:
 
 
 def unpack(matrix: PackedMatrix) -> tuple[I8, F32, F32 | None]:
-    """What `pack` was given: codes, scales, minima."""
+    """What `pack` was given: codes, scales, zero_offsets."""
     out = matrix.out_features
-    minima = None if matrix.minima is None else deinterleave(matrix.minima)[:out]
-    return unpack_codes(matrix)[:out], deinterleave(matrix.scales)[:out], minima
+    zero_offsets = None if matrix.zero_offsets is None else deinterleave(matrix.zero_offsets)[:out]
+    return unpack_codes(matrix)[:out], deinterleave(matrix.scales)[:out], zero_offsets
 
 
 def unpack_float(matrix: FloatMatrix) -> F32:
@@ -82,10 +85,10 @@ def rows_of(matrix: PackedMatrix, rows: NDArray[np.integer]) -> F32:
     tile, lane = rows // LANES, rows % LANES
     codes = (matrix.codes[tile, :, lane, :].reshape(len(rows), -1) ^ np.uint8(128)).view(np.int8)
     scales = np.repeat(matrix.scales[tile, :, lane], matrix.group, axis=1)
-    minima: F32 = np.zeros(1, dtype=np.float32)
-    if matrix.minima is not None:
-        minima = np.repeat(matrix.minima[tile, :, lane], matrix.group, axis=1)
-    return fma(scales, codes.astype(np.float32), minima)
+    zero_offsets: F32 = np.zeros(1, dtype=np.float32)
+    if matrix.zero_offsets is not None:
+        zero_offsets = np.repeat(matrix.zero_offsets[tile, :, lane], matrix.group, axis=1)
+    return fma(scales, codes.astype(np.float32), zero_offsets)
 
 
 def dequantize(matrix: PackedMatrix) -> F32:
@@ -101,7 +104,7 @@ def dequantize(matrix: PackedMatrix) -> F32:
 
 
 def concatenate(matrices: Sequence[PackedMatrix]) -> PackedMatrix:
-    """Stacked along `out`. One precision for all; missing minima become 0 beside others.
+    """Stacked along `out`. One precision for all; missing zero_offsets become 0 beside others.
 
     Beside a matrix of group 16, one of group 32 is split and has the arithmetic of group 16 from then on.
     """
@@ -115,8 +118,8 @@ def concatenate(matrices: Sequence[PackedMatrix]) -> PackedMatrix:
     if all(part[2] is None for part in parts):
         return pack(codes, scales, None, group, first.precision)
     given = [np.zeros_like(part[1]) if part[2] is None else part[2] for part in parts]
-    minima = np.concatenate(list(_split_groups(matrices, given, group)))
-    return pack(codes, scales, minima, group, first.precision)
+    zero_offsets = np.concatenate(list(_split_groups(matrices, given, group)))
+    return pack(codes, scales, zero_offsets, group, first.precision)
 
 
 def _split_groups(matrices: Sequence[PackedMatrix], values: Sequence[F32], group: int) -> Iterator[F32]:

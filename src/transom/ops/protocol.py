@@ -27,10 +27,16 @@ ACTIVATION_GROUP = 32
 
 
 class Precision(IntEnum):
-    """Width of activation codes in a quantized matmul; a property of the weight, fixed at load."""
+    """Bits of activation codes in a quantized matmul; a property of the weight matrix, fixed at load."""
 
-    INT8 = 127
-    INT16 = 32258  # 127 * 254: splits exactly into two int8 planes, q = 254 * high + low
+    INT8 = 8
+    INT16 = 16
+
+    @property
+    def code_limit(self) -> int:
+        """Codes lie in [-code_limit, code_limit]."""
+        # 127 * 254 splits exactly into two planes of int8: code = 254 * high + low.
+        return 127 if self is Precision.INT8 else 127 * 254
 
 
 class Gate(IntEnum):
@@ -48,13 +54,13 @@ class PackedMatrix:
 
     codes    uint8   [out_padded / 16, in / 4, 16, 4], holding code + 128 with code in [-128, 127]
     scales   float32 [out_padded / 16, in / group, 16]
-    minima   float32 like scales, or None
+    zero_offsets   float32 like scales, or None
     out is padded to a multiple of 16 with code 0 and scale 0; `in` is a multiple of 32; group is 16 or 32.
     """
 
     codes: NDArray[np.uint8]
     scales: F32
-    minima: F32 | None
+    zero_offsets: F32 | None
     group: int
     out_features: int
     in_features: int
@@ -85,7 +91,7 @@ class Activations:
     sums     int32   [tokens, in / 16], of the codes
 
     Per group of 32: amax = max |x|; amax < 1e-30 gives codes 0 and scale 0; else inverse = P / amax in
-    float32, code = rne(x * inverse) clamped to [-P, P], scale = amax / P, where P is the precision's value.
+    float32, code = rne(x * inverse) clamped to [-P, P], scale = amax / P. P is the precision's code_limit.
     A row with any inf or NaN in it has codes 0 and scale NaN in all its groups.
     A native backend may keep all three in a layout of its own: only it reads them.
     """
@@ -156,7 +162,7 @@ class AttentionShape:
 
 
 @dataclass(frozen=True, slots=True)
-class ChoiceRows:
+class SamplingRows:
     """How to choose one token per row of logits; arrays of length rows.
 
     temperature float32, top_k int32, top_p float32, min_p float32, seed uint64, position int32
@@ -200,7 +206,7 @@ class Ops(Protocol):
 
     def matmul(self, x: Prepared, matrix: Matrix) -> F32:
         """`[tokens, out]`. Packed: acc = +0; for groups g ascending, dot exact in int32, float() rne:
-        acc = fma(float(dot), sx * sw, acc), then with minima acc = fma(float(sum_q), sx * mw, acc),
+        acc = fma(float(dot), sx * sw, acc), then with zero_offsets acc = fma(float(sum_q), sx * mw, acc),
         before the next group. sum_q is the sum of the activation codes of g; sx is the scale of the
         activation group of 32 that holds g; the products sx * sw and sx * mw round to float32.
         x must have the matrix's precision. Float: as FloatMatrix says.
@@ -261,7 +267,7 @@ class Ops(Protocol):
         """
         ...
 
-    def choose(self, logits: F32, how: ChoiceRows) -> tuple[I32, F32]:
+    def sample(self, logits: F32, sampling: SamplingRows) -> tuple[I32, F32]:
         """Token and log-probability (of the untempered distribution) per row of `[rows, vocab]`.
 
         Greedy (temperature 0): the lowest id of the highest logit. Else order tokens by (logit
@@ -280,11 +286,11 @@ class Ops(Protocol):
         """
         ...
 
-    def score(self, logits: F32, tokens: I32, top: int) -> tuple[F32, I32, F32]:
+    def logprobs(self, logits: F32, tokens: I32, top: int) -> tuple[F32, I32, F32]:
         """Log-probability of `tokens`, one per row of `[rows, vocab]`, and the `top` most probable tokens of
         each row, at most all, with theirs: `[rows, top]`.
 
-        Log-probabilities and the order of tokens are those of `choose`. A row that chooses token 0 and NaN
+        Log-probabilities and the order of tokens are those of `sample`. A row that chooses token 0 and NaN
         has NaN throughout, and token 0 `top` times.
         """
         ...

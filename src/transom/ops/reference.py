@@ -13,7 +13,6 @@ from transom.ops.protocol import (
     LANES,
     Activations,
     AttentionShape,
-    ChoiceRows,
     FloatMatrix,
     Gate,
     Matrix,
@@ -21,10 +20,11 @@ from transom.ops.protocol import (
     PagedKV,
     Precision,
     Prepared,
+    SamplingRows,
     SpanRows,
 )
 from transom.ops.reference_attention import SpanKeys, attend_span
-from transom.ops.reference_choice import choose_row, score_row
+from transom.ops.reference_sampling import logprobs_row, sample_row
 
 _OUTPUTS_AT_ONCE = 256
 _RESULTS_AT_ONCE = 1 << 13
@@ -101,13 +101,13 @@ class ReferenceOps:
             out[part] = attend_span(q[part], keys, shape, kv, layer)
         return out.reshape(len(q), -1)
 
-    def choose(self, logits: F32, how: ChoiceRows) -> tuple[I32, F32]:
-        chosen = [choose_row(row, how, index) for index, row in enumerate(logits)]
-        tokens = np.array([token for token, _ in chosen], dtype=np.int32)
-        return tokens, np.array([logprob for _, logprob in chosen], dtype=np.float32)
+    def sample(self, logits: F32, sampling: SamplingRows) -> tuple[I32, F32]:
+        sampled = [sample_row(row, sampling, index) for index, row in enumerate(logits)]
+        tokens = np.array([token for token, _ in sampled], dtype=np.int32)
+        return tokens, np.array([logprob for _, logprob in sampled], dtype=np.float32)
 
-    def score(self, logits: F32, tokens: I32, top: int) -> tuple[F32, I32, F32]:
-        rows = [score_row(row, int(token), top) for row, token in zip(logits, tokens, strict=True)]
+    def logprobs(self, logits: F32, tokens: I32, top: int) -> tuple[F32, I32, F32]:
+        rows = [logprobs_row(row, int(token), top) for row, token in zip(logits, tokens, strict=True)]
         return (
             np.array([logprobs[0] for _, logprobs in rows], dtype=np.float32),
             np.array([best for best, _ in rows], dtype=np.int32).reshape(len(rows), top),
@@ -147,7 +147,7 @@ _GATES = {Gate.GELU_TANH: _gelu, Gate.SILU: _silu}
 @_QUIET
 def _quantize(x: F32, precision: Precision) -> Activations:
     tokens, width = x.shape
-    limit = np.float32(precision.value)
+    limit = np.float32(precision.code_limit)
     finite = np.isfinite(x).all(axis=1, keepdims=True)
     groups = np.where(finite, x, np.float32(0)).reshape(tokens, -1, ACTIVATION_GROUP)
     largest = np.abs(groups).max(axis=2)
@@ -222,9 +222,9 @@ def _add_groups(dots: F32, scales: F32, sums: F32, matrix: PackedMatrix, tiles: 
     """`[outputs, tokens]`: groups ascending, each with its minimum. scales, sums `[groups, tokens]`."""
     acc = np.zeros(dots.shape[1:], dtype=np.float32)
     weight_scales = deinterleave(matrix.scales[tiles])
-    minima = None if matrix.minima is None else deinterleave(matrix.minima[tiles])
+    zero_offsets = None if matrix.zero_offsets is None else deinterleave(matrix.zero_offsets[tiles])
     for g, dot in enumerate(dots):
         acc = fma(dot, weight_scales[:, g, np.newaxis] * scales[g], acc)
-        if minima is not None:
-            acc = fma(sums[g], minima[:, g, np.newaxis] * scales[g], acc)
+        if zero_offsets is not None:
+            acc = fma(sums[g], zero_offsets[:, g, np.newaxis] * scales[g], acc)
     return acc

@@ -1,4 +1,4 @@
-"""Quantized GGUF blocks to codes, scales and minima, in numpy: what native/packing.cpp does, to the bit.
+"""Decodes quantized GGUF blocks to codes, scales and zero offsets, in numpy: the bits of native/packing.cpp.
 
 value[n, k] = scale[n, k // group] * code[n, k] + minimum[n, k // group]. Block layouts: ggml-common.h of
 the ggml project.
@@ -20,17 +20,17 @@ Blocks = NDArray[np.uint8]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Decoded:
-    """codes `[n, in]`, scales and minima `[n, in / group]`; of whole rows or of single blocks."""
+    """codes `[n, in]`, scales and zero_offsets `[n, in / group]`; of whole rows or of single blocks."""
 
     codes: I8
     scales: F32
-    minima: F32 | None
+    zero_offsets: F32 | None
 
 
 @dataclass(frozen=True, slots=True)
 class BlockFormat:
     group: int
-    has_minima: bool
+    has_zero_offsets: bool
     decode: Callable[[Blocks], Decoded]
 
 
@@ -39,8 +39,8 @@ def decode_rows(tensor: GgufTensor) -> Decoded:
     out, width = tensor.shape
     blocks = tensor.data.reshape(-1, BLOCKS[tensor.type][1])
     some = FORMATS[tensor.type].decode(blocks)
-    minima = None if some.minima is None else some.minima.reshape(out, -1)
-    return Decoded(some.codes.reshape(out, width), some.scales.reshape(out, -1), minima)
+    zero_offsets = None if some.zero_offsets is None else some.zero_offsets.reshape(out, -1)
+    return Decoded(some.codes.reshape(out, width), some.scales.reshape(out, -1), zero_offsets)
 
 
 def _half(blocks: Blocks, at: int) -> F32:
@@ -98,13 +98,13 @@ def _q5_k(blocks: Blocks) -> Decoded:
 
 
 def _eight_groups(blocks: Blocks) -> tuple[F32, F32]:
-    """Scales and minima `[blocks, 8]` at the beginning of a block of Q4_K or Q5_K."""
+    """Scales and zero_offsets `[blocks, 8]` at the beginning of a block of Q4_K or Q5_K."""
     # Eight pairs (scale, minimum) of 6 bits in 12 bytes: the first four pairs in whole bytes, whose top bits
     # complete the nibbles of the last four.
     first, second, nibbles = (blocks[:, at : at + 4] for at in (4, 8, 12))
     scales = np.hstack([first & 63, nibbles & 15 | (first >> 6) << 4]).astype(np.float32)
-    minima = np.hstack([second & 63, nibbles >> 4 | (second >> 6) << 4]).astype(np.float32)
-    return _half(blocks, 0) * scales, -(_half(blocks, 2) * minima)
+    zero_offsets = np.hstack([second & 63, nibbles >> 4 | (second >> 6) << 4]).astype(np.float32)
+    return _half(blocks, 0) * scales, -(_half(blocks, 2) * zero_offsets)
 
 
 def _q6_k(blocks: Blocks) -> Decoded:
@@ -148,4 +148,4 @@ def expand(tensor: GgufTensor) -> F32:
     decoded = decode_rows(tensor)
     group = FORMATS[tensor.type].group
     values = np.repeat(decoded.scales, group, axis=1) * decoded.codes
-    return values if decoded.minima is None else values + np.repeat(decoded.minima, group, axis=1)
+    return values if decoded.zero_offsets is None else values + np.repeat(decoded.zero_offsets, group, axis=1)

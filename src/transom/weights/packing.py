@@ -26,8 +26,8 @@ def vector(tensor: GgufTensor) -> F32:
 def pack(tensors: Sequence[GgufTensor], precision: Precision) -> Matrix:
     """One matrix of the tensors' rows, in order. The tensors are not kept.
 
-    All quantized: a PackedMatrix; if any has minima, the others get zeros; a group of 32 beside one of 16
-    is split in two. Otherwise a FloatMatrix, quantized ones expanded.
+    All quantized: a PackedMatrix; if any has zero offsets, the others get zeros; a group of 32 beside one of
+    16 is split in two. Otherwise a FloatMatrix, quantized ones expanded.
     Raises `ModelFileError` for shapes that do not fit together.
     """
     _check_shapes(tensors)
@@ -56,7 +56,9 @@ def pack_numpy(tensors: Sequence[GgufTensor], precision: Precision) -> PackedMat
     parts = []
     for tensor in tensors:
         rows = decode_rows(tensor)
-        parts.append(layout.pack(rows.codes, rows.scales, rows.minima, FORMATS[tensor.type].group, precision))
+        parts.append(
+            layout.pack(rows.codes, rows.scales, rows.zero_offsets, FORMATS[tensor.type].group, precision)
+        )
     return parts[0] if len(parts) == 1 else layout.concatenate(parts)
 
 
@@ -86,14 +88,16 @@ def _pack_native(native: ModuleType, tensors: Sequence[GgufTensor], precision: P
     codes = np.empty((tiles, width // 4, LANES, 4), dtype=np.uint8)
     codes[-1] = 128  # padding is code 0; the rest is overwritten
     scales = np.zeros((tiles, width // group, LANES), dtype=np.float32)
-    minima = np.zeros_like(scales) if any(format.has_minima for format in formats) else None
+    zero_offsets = np.zeros_like(scales) if any(format.has_zero_offsets for format in formats) else None
     threads = _threads()
     first = 0
     for tensor in tensors:
         out = tensor.shape[0]
-        native.pack_blocks(tensor.type, tensor.data, out, width, first, group, codes, scales, minima, threads)
+        native.pack_blocks(
+            tensor.type, tensor.data, out, width, first, group, codes, scales, zero_offsets, threads
+        )
         first += out
-    return PackedMatrix(codes, scales, minima, group, rows, width, precision)
+    return PackedMatrix(codes, scales, zero_offsets, group, rows, width, precision)
 
 
 def _pack_floats_native(native: ModuleType, tensors: Sequence[GgufTensor]) -> FloatMatrix:
