@@ -192,7 +192,7 @@ def test_a_07_pages_of_all_components_are_taken_or_none() -> None:
     job = world.admit(up_to(4), cold=True)
     before, tables = free(world), [table.copy() for table in world.cache.page_tables]
     assert before == [8, 2]
-    with pytest.raises(NoSpace, match="window: 4 pages needed, 2 to be had"):
+    with pytest.raises(NoSpace, match="window: 4 pages needed, 2 available"):
         world.cache.extend(job.holding, 4)
     assert free(world) == before and job.holding.allocated == 0
     assert all(

@@ -229,7 +229,7 @@ def test_t_11_a_match_is_held_before_anything_is_allocated() -> None:
     world.serve(up_to(8))
     hold(world, 4)
     job = world.admit(up_to(8, *range(20, 28)))
-    with pytest.raises(NoSpace, match="8 pages needed, 4 to be had"):
+    with pytest.raises(NoSpace, match="8 pages needed, 4 available"):
         world.cache.extend(job.holding, 16)
     assert job.holding.start == 8 and len(world.resident()[FULL]) == 8
     world.audit()

@@ -6,7 +6,14 @@ import hypothesis.strategies as st
 import numpy as np
 import pytest
 from hypothesis import HealthCheck, settings
-from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    initialize,
+    invariant,
+    precondition,
+    rule,
+    run_state_machine_as_test,
+)
 from tests.kv.world import MIXES, PAGE_SIZES, WINDOWS, Fault, Job, World, components, same, unchanged
 
 from transom.errors import NoSpace
@@ -262,14 +269,27 @@ class CacheMachine(RuleBasedStateMachine):
         assert not inside(self.cache).tree.roots
 
 
-CacheMachine.TestCase.settings = settings(
-    max_examples=2_000,
-    stateful_step_count=40,
-    deadline=None,
-    derandomize=True,
-    suppress_health_check=list(HealthCheck),
-)
-TestCacheMachine = CacheMachine.TestCase
+def run_machine(examples: int) -> None:
+    """Hypothesis spends half of the time on its own draws: the walks below do more in that time."""
+    run_state_machine_as_test(
+        CacheMachine,
+        settings=settings(
+            max_examples=examples,
+            stateful_step_count=40,
+            deadline=None,
+            derandomize=True,
+            suppress_health_check=list(HealthCheck),
+        ),
+    )
+
+
+def test_any_order_of_operations_keeps_all_invariants() -> None:
+    run_machine(200)
+
+
+@pytest.mark.slow
+def test_any_order_of_operations_keeps_all_invariants_in_thousands_of_runs() -> None:
+    run_machine(4_000)
 
 
 def walk(page_size: int, window: int, mix: str, seed: int, steps: int) -> CacheMachine:
@@ -311,11 +331,14 @@ def one_operation(machine: CacheMachine, random: np.random.Generator) -> None:
         machine.pin(number(), 1 + number(CONTEXT), 1 + number(9))
 
 
+@pytest.mark.parametrize("seeds", [range(2), pytest.param(range(2, 10), marks=pytest.mark.slow)])
 @pytest.mark.parametrize("mix", MIXES)
 @pytest.mark.parametrize("window", WINDOWS)
 @pytest.mark.parametrize("page_size", PAGE_SIZES)
-def test_long_random_walks_cover_every_transition_of_a_page(page_size: int, window: int, mix: str) -> None:
-    machines = [walk(page_size, window, mix, seed, 60) for seed in range(3)]
+def test_long_random_walks_cover_every_transition_of_a_page(
+    page_size: int, window: int, mix: str, seeds: range
+) -> None:
+    machines = [walk(page_size, window, mix, seed, 60) for seed in seeds]
     stats = [machine.cache.stats() for machine in machines]
     assert sum(s.hits for s in stats) > 0 or ("S" in mix and page_size in (3, 16)), (
         "an idle walk shows nothing"

@@ -315,13 +315,14 @@ def lose_some(machine: RepairMachine, random: np.random.Generator) -> None:
                 evict(cache, component, int(random.integers(0, pool.idle + 1)))
 
 
+@pytest.mark.parametrize("seeds", [range(1), pytest.param(range(1, 7), marks=pytest.mark.slow)])
 @pytest.mark.parametrize(("mix", "layers"), MODELS)
 @pytest.mark.parametrize("window", [1, 2, 4, 7])
 @pytest.mark.parametrize("page_size", [1, 3, 4, 16])
 def test_random_walks_with_repairs_read_and_publish_exact_pages_only(
-    page_size: int, window: int, mix: str, layers: tuple[int, ...]
+    page_size: int, window: int, mix: str, layers: tuple[int, ...], seeds: range
 ) -> None:
-    for seed in range(2):
+    for seed in seeds:
         walk(page_size, window, mix, layers, seed).teardown()
 
 
