@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from transom.bench.sheet import Row, Sheet, Wanted, publish
+from transom.bench.sheet import ResultFiles, Row, Sheet, publish
 from transom.kv.cache import CacheLayout, HybridCache
 from transom.kv.check import evict, inside
 from transom.kv.component_specs import Full, Window
@@ -53,7 +53,7 @@ class CacheLoad:
 DEFAULT = CacheLoad()
 
 
-def bench_kv(wanted: Wanted, load: CacheLoad = DEFAULT) -> None:
+def bench_kv(files: ResultFiles, load: CacheLoad = DEFAULT) -> None:
     """Raises ConfigError for a file that cannot be written."""
     sixteen, one = CacheBench(16, load).rows(), CacheBench(1, load).rows()
     rows = [Row(name, (wide, narrow)) for (name, wide), (_, narrow) in zip(sixteen, one, strict=True)]
@@ -63,7 +63,7 @@ def bench_kv(wanted: Wanted, load: CacheLoad = DEFAULT) -> None:
     columns = ("page 16", "page 1")
     tokens = load.prefixes * load.prefix + load.sequences * load.suffix
     title = f"us, median; {tokens:,} tokens in the cache"
-    publish("kv", [Sheet("operations", title, columns, tuple(rows), columns, "us")], wanted)
+    publish("kv", [Sheet("operations", title, columns, tuple(rows), columns, "us")], files)
 
 
 def median_us(measured: Callable[[int], object], prepare: Callable[[int], object], rounds: int) -> float:
