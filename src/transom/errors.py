@@ -31,7 +31,7 @@ class ConfigError(TransomError):
 
 
 class EngineDied(TransomError):
-    """No engine process serves: it ended while requests were in flight, or none has started yet. HTTP 503."""
+    """No engine serves: it ended with requests in flight, or a new one is still starting. HTTP 503."""
 
 
 class NoSpace(TransomError):

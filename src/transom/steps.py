@@ -30,7 +30,7 @@ class Discard:
 
 @dataclass(frozen=True, slots=True)
 class PromptLogprobSpan:
-    """Positions `[start, end)` of a span whose logits give the logprobs of prompt `tokens`.
+    """Positions `[start, end)` of a span that give the logprobs of prompt `tokens`.
 
     Logits predict the next position: the logprob of the prompt's token at `i` comes from position `i - 1`.
     """
@@ -51,12 +51,12 @@ class SpanWork(NamedTuple):
 
     A tuple, because hundreds are made per step and a tuple is the cheapest; `StepWork` checks the fields.
 
-    sampling         how to sample the token after the last one; None while prompt tokens remain
+    sampling         how to sample the token after the last one; unset while prompt tokens remain
     clip             first position that sliding components may read
     store_from       below it, components that keep all positions have keys and values, which are not stored
                      again
     siblings         further samples from the same logits, one for each
-    prompt_logprobs  positions whose logits give the logprobs of prompt tokens
+    prompt_logprobs  positions that give the logprobs of prompt tokens
     top              number of alternatives reported with each sampled token and each prompt logprob
     """
 

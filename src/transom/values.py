@@ -50,7 +50,7 @@ class IdleReason(StrEnum):
 
 
 class PauseMode(StrEnum):
-    """What a pause does to running requests: they keep their pages, are retracted to the queue, or end."""
+    """The effect of a pause on running requests: they keep their pages, return to the queue, or end."""
 
     IN_PLACE = "in_place"
     RETRACT = "retract"
@@ -58,7 +58,7 @@ class PauseMode(StrEnum):
 
 
 class UpdateMode(StrEnum):
-    """What an update of the weights does to running requests: they finish first, are recomputed, or end."""
+    """The effect of a weight update on running requests: they finish first, are recomputed, or end."""
 
     DRAIN = "drain"
     RETRACT = "retract"
@@ -67,10 +67,10 @@ class UpdateMode(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Logprobs:
-    """Log-probabilities to report besides those of the sampled tokens, which are always reported.
+    """Log-probabilities to report. The sampled tokens' own are always reported.
 
     top          alternatives per reported token: the most probable tokens at its position
-    prompt_from  first prompt position to report; None: none. Position 0 has no logprob: nothing precedes it
+    prompt_from  first prompt position to report, if any; position 0 has no logprob: nothing precedes it
     """
 
     top: int = 0
@@ -170,7 +170,7 @@ class Ended:
     usage: Usage
     message: str = ""
     queue_seconds: float = 0.0
-    """Time until the first step, or until the end if there was none."""
+    """Time until the first step, or until the end if there was no step."""
 
 
 Event = TokenSampled | Ended | PromptLogprobs

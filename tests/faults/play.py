@@ -36,7 +36,7 @@ def referenced(world: CacheWorld) -> list[int]:
 
 
 def reclaimed(world: CacheWorld) -> list[int]:
-    return [component.reclaimed for component in world.cache.stats().components]
+    return [component.evicted for component in world.cache.stats().components]
 
 
 def row(world: CacheWorld, job: Job, component: int) -> list[int]:

@@ -1,6 +1,6 @@
 """`transom simulate`: its flags. The work is in `transom_lab.sim.command` and `transom_lab.faults.command`.
 
-Those are imported when the command runs: `transom --help` must not wait for numpy and rich.
+Both are imported when the command runs: `transom --help` must not wait for numpy and rich.
 """
 
 import argparse
@@ -62,6 +62,7 @@ def add(commands: Any) -> Parser:
     add_step_flags(parser)
     _add_result_flags(parser)
     _add_fault_flags(parser)
+    # engine_config expects the flags of a command that loads a model.
     parser.set_defaults(model=None, threads=None)
     return parser
 

@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from transom.bench.sheet import Row, Sheet, Wanted, publish
+from transom.bench.sheet import ResultFiles, Row, Sheet, publish
 from transom.errors import ConfigError
 from transom.ops.native import NativeOps, info, set_isa, set_threads
 from transom.ops.protocol import (
@@ -81,7 +81,9 @@ class Sizes:
             for at, isa in enumerate(self.isas):
                 set_isa(isa)
                 best[at] = min(best[at], fastest(run, self.seconds / ROUNDS))
-        set_isa(self.isas[0])
+        set_isa(
+            self.isas[0]
+        )  # the setting is global; inputs of the next kernel are prepared with the first set
         return tuple(best)
 
 
@@ -118,7 +120,7 @@ class KernelTiming:
 
 
 def bench_micro(
-    parts: Sequence[str], wanted: Wanted, threads: int | None = None, sizes: Sizes = DEFAULT
+    parts: Sequence[str], files: ResultFiles, threads: int | None = None, sizes: Sizes = DEFAULT
 ) -> None:
     """Raises ConfigError for an unknown part or instruction set."""
     for isa in sizes.isas:
@@ -129,7 +131,7 @@ def bench_micro(
             raise ConfigError(f"PART is {part!r}; it must be one of {', '.join(PARTS)}")
     if threads is not None:
         set_threads(threads)
-    publish("micro", (_sheet(part, sizes) for part in parts or PARTS), wanted)
+    publish("micro", (_sheet(part, sizes) for part in parts or PARTS), files)
 
 
 def _sheet(part: str, sizes: Sizes) -> Sheet:
@@ -148,6 +150,7 @@ def _sheet(part: str, sizes: Sizes) -> Sheet:
 def random_matrix(
     out: int, inner: int, precision: Precision, group: int = 32, has_offsets: bool = False, bits: int = 8
 ) -> PackedMatrix:
+    # Random codes are as good as real ones: the time of the kernels does not depend on the values.
     rng, half = np.random.default_rng(0), 1 << (bits - 1)
     codes = rng.integers(128 - half, 128 + half, (out // 16, inner // 4, 16, 4), dtype=np.uint8)
     scales = rng.random((out // 16, inner // group, 16), dtype=np.float32)

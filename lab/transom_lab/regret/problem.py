@@ -168,6 +168,7 @@ class PageTrie:
     def add(self, number: int, request: ReplayRequest) -> Path:
         size, tokens = self._page_size, request.tokens
         parent, pages, last, shared = -1, [], [], []
+        # Only whole pages have ids, because the cache publishes only whole pages.
         for start in range(0, len(tokens) - size + 1, size):
             page = tokens[start : start + size]
             shared.append(self._shared(parent, tokens[start : min(start + size, request.prompt)], page))
@@ -185,6 +186,7 @@ class PageTrie:
         if key not in self._ids:
             self._ids[key] = len(self._last)
             self._last.append(-1)
+            # Indexed by the first token as well: without that, a root with many children is searched in full.
             self._candidates.setdefault((parent, int(page[0])), []).append(page)
         return self._ids[key]
 
@@ -241,14 +243,14 @@ def reuses_of(costs: PageCosts, paths: Sequence[Path]) -> Reuses:
     place = np.concatenate([np.arange(count) for count in known])
     request = np.repeat(np.arange(len(paths)), known)
     prior, following = np.full(len(ids), -1), np.full(len(ids), -1)
-    latest: dict[int, int] = {}
+    latest: dict[int, int] = {}  # by page id
     for reuse, page in enumerate(ids.tolist()):
         before = latest.get(page, -1)
         prior[reuse] = before
         if before >= 0:
             following[before] = reuse
         latest[page] = reuse
-    after = SLOTS * (last + 1)
+    after = SLOTS * (last + 1)  # the slot in which the next request has not started yet
     since, since_planned = [after], [after]
     for rule, _ in costs.sliding:
         # A window page that the previous request no longer holds at its end counts as kept from then on.
@@ -278,8 +280,7 @@ def _splits(costs: PageCosts, paths: Sequence[Path]) -> Bools:
 
 @dataclass(frozen=True, slots=True)
 class StartOptions:
-    """All options of all requests, one per entry. A request's options are adjacent; its first is the cold
-    start.
+    """All options, one per entry. The options of a request are adjacent, and its cold start comes first.
 
     Positions on a path are reuse numbers. An option of a request whose first reuse is `first`
 
@@ -368,6 +369,7 @@ class _FullestRow:
         while start not in self._cached:
             spans.append((start, self._span_end(start)))
             start = spans[-1][1]
+        # Options start at many positions but soon share span ends, so most maxima are cached already.
         for begin, end in reversed(spans):
             self._cached[begin] = max(self._costs.row_bytes(begin, end), self._cached[end])
         return self._cached[spans[0][0] if spans else start]

@@ -88,7 +88,7 @@ def start_order(trace: Trace) -> Iterator[int]:
     for index, arrival in enumerate(trace.arrivals):
         if arrival.after is None and arrival.sample_of is None:
             heappush(pending, (arrival.at, index))
-    slots = [0.0] * (trace.concurrency or 0)
+    slots = [0.0] * (trace.concurrency or 0)  # when each client is free
     while pending:
         arrived, index = heappop(pending)
         start = max(arrived, heappop(slots)) if slots else arrived
@@ -126,6 +126,7 @@ def _serve(cache: HybridCache, request_id: RequestId, request: ReplayRequest, ho
     prompt = request.tokens[: request.prompt]
     offer = cache.offer(namespace, prompt)
     holding = cache.admit(request_id, namespace, prompt, offer, priority=request.priority)
+    # The calls of one step, in the order of the scheduler's commit and apply.
     for end in _span_ends(cache, holding.start, request):
         cache.extend(holding, end)
         cache.copies_done()
@@ -153,5 +154,6 @@ def span_end(start: int, prompt: int, length: int, page_size: int) -> int:
     if start >= prompt:
         return min(length, start - start % page_size + page_size)
     end = min(prompt, start + CHUNK)
+    # A chunk that does not end the prompt ends at a page boundary, so that all its pages can be published.
     whole = end - end % page_size
     return whole if start < whole and end < prompt else end

@@ -148,7 +148,7 @@ def _run(engine: Engine, batch: Batch, generator: np.random.Generator) -> list[t
         commands = []
         if iteration.failure is not None:
             raise iteration.failure
-        if iteration.idle is not None:
+        if iteration.idle is not None:  # no step has run, so no load was recorded
             return steps
         steps.append((runner.loads.pop(), seconds))
 
@@ -234,7 +234,7 @@ def non_negative(matrix: NDArray[np.float64], target: NDArray[np.float64]) -> ND
     used: list[int] = []
     while True:
         gradient = scaled.T @ (target - scaled @ x)
-        gradient[used] = 0.0
+        gradient[used] = 0.0  # within rounding already, but rounding must not choose a column twice
         best = int(gradient.argmax())
         if gradient[best] <= 1e-9:
             break
@@ -258,6 +258,7 @@ def _feasible(
         below = [number for number in used if solved[number] <= 0.0]
         if not below:
             return solved, used
+        # Go as far as the first column reaches 0, drop it, and solve again for the rest.
         part = min(x[number] / (x[number] - solved[number]) for number in below)
         x = x + part * (solved - x)
         used = [number for number in used if x[number] > 1e-15]

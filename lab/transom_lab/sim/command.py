@@ -134,7 +134,7 @@ def _configs(engine: EngineConfig, compare: Sequence[str]) -> dict[str, EngineCo
 
 
 def _play(name: str, trace: Trace, setting: Setting) -> Played:
-    if not sys.stderr.isatty():
+    if not sys.stderr.isatty():  # a log file is no place for a progress bar
         return play(trace, setting)
     with _progress_bar(f"{trace.name}, {name}", len(trace.arrivals)) as progress:
         return play(trace, setting, progress)
@@ -159,6 +159,7 @@ def _report(
     regret: RegretTable | None,
 ) -> None:
     summaries = {name: summary_of(played) for name, played in runs.items()}
+    # Files first: the error of a path that cannot be written must not follow a table that looks like success.
     if options.json is not None:
         figures: dict[str, object] = {name: summary.as_json() for name, summary in summaries.items()}
         if regret is not None:

@@ -168,19 +168,19 @@ def write_cost(cost: MachineCost, path: Path) -> None:
 def read_cost(path: Path) -> MachineCost:
     """Raises ConfigError, which names the file and the field, for a file that is not a cost model."""
     try:
-        found = json.loads(path.read_text(encoding="utf-8"))
+        data = json.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise ConfigError(f"{path}: {error.strerror}") from None
     except ValueError as error:
         raise ConfigError(f"{path}: not JSON: {error}") from None
-    if not isinstance(found, dict):
-        raise ConfigError(f"{path}: an object is expected, not {type(found).__name__}")
-    _require_known(path, found)
-    for name, value in found.items():
+    if not isinstance(data, dict):
+        raise ConfigError(f"{path}: an object is expected, not {type(data).__name__}")
+    _require_known(path, data)
+    for name, value in data.items():
         if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < float("inf"):
             raise ConfigError(f"{path}: {name} is {value!r}; a number of at least 0 is expected")
     values: dict[str, Any] = {
-        name: float(value) if name in RATES else int(value) for name, value in found.items()
+        name: float(value) if name in RATES else int(value) for name, value in data.items()
     }
     return MachineCost(**values)
 

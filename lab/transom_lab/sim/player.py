@@ -109,6 +109,7 @@ class Player:
                 return False
             self._runner.now = at
             return True
+        # As in the engine's loop: a request that arrives during a step is submitted when the step has ended.
         commands = [Submit(self._request(index)) for index in arriving]
         self._record(iterate(self.scheduler, commands, self._runner, self.now))
         if self._paranoid:
@@ -140,6 +141,7 @@ class Player:
         return request_of(index, self.trace.arrivals, outputs)
 
     def _record(self, iteration: Iteration) -> None:
+        # A server would fail the requests and continue. Here the runner cannot fail, so this is a bug.
         if iteration.failure is not None:
             raise iteration.failure
         if iteration.idle is not None and iteration.idle.reason is IdleReason.NO_ROOM:
@@ -160,7 +162,7 @@ class Player:
         record = self.records[index]
         assert record.ended_at is None, record
         record.ended_at = self.now
-        if record.started_at is not None:
+        if record.started_at is not None:  # otherwise it was refused, and its prompt does not count
             self._tokens[record.start_kind] += record.cached_tokens
             self._tokens[StartKind.COLD] += record.prompt_tokens - record.cached_tokens
         self.ended += 1
@@ -209,6 +211,7 @@ class CostRunner:
         """Tokens computed, by request. A span that starts elsewhere shows that the request was admitted."""
 
     def run(self, work: StepWork) -> StepResult:
+        # Lists inside: a generator is slower, and this runs for every span of every step.
         choices = tuple([self._choose(span) for span in work.spans])
         first_tokens = tuple([tuple([self._output(s.seed, 0) for s in span.siblings]) for span in work.spans])
         seconds = self._cost.seconds(work, self._cache)
@@ -218,6 +221,7 @@ class CostRunner:
 
     def _choose(self, span: SpanWork) -> SampledToken | None:
         request, end = span.request, span.end
+        # Spans of a request are contiguous from its admission to its end or its retraction.
         if self._computed.get(request) != span.start:
             self._records[request].admitted(span, self.now)
         self._computed[request] = end
@@ -246,6 +250,7 @@ class Clients:
         self._turnaround_s = turnaround_s
         self._outputs_left = {first: 1 + len(more) for first, more in siblings(trace.arrivals).items()}
         """By request with several outputs: how many of them have not ended."""
+        # Requests with `after` join when that answer ends. Further outputs are part of their request.
         self._pending = [
             (a.at, index) for index, a in enumerate(trace.arrivals) if a.after is None and a.sample_of is None
         ]

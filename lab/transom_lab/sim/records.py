@@ -43,10 +43,11 @@ class RequestRecord:
         """The request is admitted, and `span` is the first that it computes."""
         self.admissions += 1
         if self.admissions > 1:
-            return
+            return  # after a retraction the request finds pages that it published itself; that is no hit
         self.started_at = now
         self.cached_tokens = min(span.start, self.prompt_tokens)
         if self.cached_tokens:
+            # Only a repair must not read keys before some position: its windows there do not exist.
             self.start_kind = StartKind.REPAIR if span.clip else StartKind.ISLAND
 
 

@@ -84,7 +84,7 @@ def summary_of(played: Played) -> Summary:
     stats = played.stats
     served = [record for record in played.records if record.started_at is not None]
     began = min((record.sent_at for record in played.records), default=0.0)
-    duration = max(played.ended_at - began, 1e-12)
+    duration = max(played.ended_at - began, 1e-12)  # an assumed cost of zero must not divide by zero
     prompt = sum(record.prompt_tokens for record in served)
     output = sum(len(record.token_times) for record in served)
     return Summary(

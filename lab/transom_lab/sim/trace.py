@@ -72,6 +72,7 @@ class Trace:
             assert arrival.at >= 0 and len(arrival.prompt) and len(arrival.outputs), (index, arrival.at)
             if (first := arrival.sample_of) is not None:
                 assert 0 <= first < index and self.arrivals[first].sample_of is None, (index, first)
+                # The same array, not an equal one: samples of a long prompt must not multiply its memory.
                 assert arrival.prompt is self.arrivals[first].prompt and arrival.after is None, (index, first)
 
     @property
@@ -139,11 +140,11 @@ def read_trace(path: Path) -> Trace:
     arrivals: list[Arrival] = []
     for number, line in enumerate(lines, 1):
         try:
-            found = _parsed(line)
-            if number == 1 and found.keys() and found.keys() <= HEADER_FIELDS:
-                header = _header(found)
-            elif found:
-                arrivals.append(_arrival(found, arrivals, header.get("block_size", BLOCK_TOKENS)))
+            fields = _parsed(line)
+            if number == 1 and fields.keys() and fields.keys() <= HEADER_FIELDS:
+                header = _header(fields)
+            elif fields:
+                arrivals.append(_arrival(fields, arrivals, header.get("block_size", BLOCK_TOKENS)))
         except _LineError as error:
             raise ConfigError(f"{path}:{number}: {error}") from None
     if not arrivals:
@@ -177,68 +178,68 @@ def _parsed(line: str) -> dict[str, Any]:
     if not line.strip():
         return {}
     try:
-        found = json.loads(line)
+        fields = json.loads(line)
     except ValueError as error:
         raise _LineError(f"not JSON: {error}") from None
-    if not isinstance(found, dict):
-        raise _LineError(f"an object is expected, not {type(found).__name__}")
-    return found
+    if not isinstance(fields, dict):
+        raise _LineError(f"an object is expected, not {type(fields).__name__}")
+    return fields
 
 
-def _header(found: dict[str, Any]) -> dict[str, Any]:
-    name = found.get("trace", "trace")
+def _header(fields: dict[str, Any]) -> dict[str, Any]:
+    name = fields.get("trace", "trace")
     if not isinstance(name, str):
         raise _LineError(f"trace is {name!r}; a name is expected")
-    for key in found.keys() - {"trace"}:
-        _whole(found, key, 1, 1 << 20)
-    return found
+    for key in fields.keys() - {"trace"}:
+        _whole(fields, key, 1, 1 << 20)
+    return fields
 
 
-def _arrival(found: dict[str, Any], earlier: Sequence[Arrival], block_tokens: int) -> Arrival:
-    index, unknown = len(earlier), sorted(found.keys() - FIELDS)
+def _arrival(fields: dict[str, Any], earlier: Sequence[Arrival], block_tokens: int) -> Arrival:
+    index, unknown = len(earlier), sorted(fields.keys() - FIELDS)
     if unknown:
         raise _LineError(f"unknown field {unknown[0]!r}")
-    if "sample_of" in found:
-        return _sample(found, earlier)
-    after = None if "after" not in found else _whole(found, "after", 0, index - 1)
-    tenant = found.get("tenant", "")
+    if "sample_of" in fields:
+        return _sample(fields, earlier)
+    after = None if "after" not in fields else _whole(fields, "after", 0, index - 1)
+    tenant = fields.get("tenant", "")
     if not isinstance(tenant, str):
         raise _LineError(f"tenant is {tenant!r}; a string is expected")
     return Arrival(
-        at=_moment(found),
-        prompt=_prompt(found, block_tokens),
-        outputs=_outputs(found, index),
+        at=_moment(fields),
+        prompt=_prompt(fields, block_tokens),
+        outputs=_outputs(fields, index),
         tenant=tenant,
-        priority=_whole(found, "priority", -1000, 1000) if "priority" in found else 0,
+        priority=_whole(fields, "priority", -1000, 1000) if "priority" in fields else 0,
         after=after,
     )
 
 
-def _sample(found: dict[str, Any], earlier: Sequence[Arrival]) -> Arrival:
-    excess = sorted(found.keys() - SAMPLE_FIELDS)
+def _sample(fields: dict[str, Any], earlier: Sequence[Arrival]) -> Arrival:
+    excess = sorted(fields.keys() - SAMPLE_FIELDS)
     if excess:
         raise _LineError(f"{excess[0]} beside sample_of: the first line of the request has it")
-    first = _whole(found, "sample_of", 0, len(earlier) - 1)
+    first = _whole(fields, "sample_of", 0, len(earlier) - 1)
     if earlier[first].sample_of is not None:
         raise _LineError(
             f"sample_of is {first}, which has sample_of itself; name the first line of the request"
         )
-    return replace(earlier[first], outputs=_outputs(found, len(earlier)), after=None, sample_of=first)
+    return replace(earlier[first], outputs=_outputs(fields, len(earlier)), after=None, sample_of=first)
 
 
-def _moment(found: dict[str, Any]) -> float:
-    name = _one_of(found, "arrival", "timestamp")
-    value = found[name]
+def _moment(fields: dict[str, Any]) -> float:
+    name = _one_of(fields, "arrival", "timestamp")
+    value = fields[name]
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < 1e12:
         raise _LineError(f"{name} is {value!r}; a time of at least 0 is expected")
     return float(value) if name == "arrival" else value / 1000.0
 
 
-def _prompt(found: dict[str, Any], block_tokens: int) -> Tokens:
-    if _one_of(found, "prompt", "hash_ids") == "prompt":
-        return _tokens(found, "prompt")
-    blocks = _numbers(found, "hash_ids", 0, 1 << 62)
-    length = _whole(found, "input_length", 1, TOKENS_MAX)
+def _prompt(fields: dict[str, Any], block_tokens: int) -> Tokens:
+    if _one_of(fields, "prompt", "hash_ids") == "prompt":
+        return _tokens(fields, "prompt")
+    blocks = _numbers(fields, "hash_ids", 0, 1 << 62)
+    length = _whole(fields, "input_length", 1, TOKENS_MAX)
     needed = -(-length // block_tokens)
     if len(blocks) != needed:
         raise _LineError(
@@ -249,11 +250,11 @@ def _prompt(found: dict[str, Any], block_tokens: int) -> Tokens:
     return np.concatenate([_block(block, block_tokens) for block in blocks])[:length]
 
 
-def _outputs(found: dict[str, Any], index: int) -> Tokens:
-    if _one_of(found, "outputs", "output_length") == "outputs":
-        return _tokens(found, "outputs")
+def _outputs(fields: dict[str, Any], index: int) -> Tokens:
+    if _one_of(fields, "outputs", "output_length") == "outputs":
+        return _tokens(fields, "outputs")
     # The seeds (0, hash) and (1, line) cannot collide: no answer repeats a block of a prompt.
-    return _random((1, index), _whole(found, "output_length", 1, TOKENS_MAX))
+    return _random((1, index), _whole(fields, "output_length", 1, TOKENS_MAX))
 
 
 @lru_cache(maxsize=4096)
@@ -266,28 +267,28 @@ def _random(seed: tuple[int, int], count: int) -> Tokens:
     return generator.integers(FIRST_TOKEN, LAST_TOKEN, count, dtype=np.int32)
 
 
-def _one_of(found: dict[str, Any], one: str, other: str) -> str:
+def _one_of(fields: dict[str, Any], one: str, other: str) -> str:
     """The one of two alternative fields that the line has."""
-    if (one in found) == (other in found):
-        raise _LineError(f"{'both' if one in found else 'neither'} {one} and {other}; give one of them")
-    return one if one in found else other
+    if (one in fields) == (other in fields):
+        raise _LineError(f"{'both' if one in fields else 'neither'} {one} and {other}; give one of them")
+    return one if one in fields else other
 
 
-def _whole(found: dict[str, Any], name: str, low: int, high: int) -> int:
-    if name not in found:
+def _whole(fields: dict[str, Any], name: str, low: int, high: int) -> int:
+    if name not in fields:
         raise _LineError(f"{name} is missing")
-    value = found[name]
+    value = fields[name]
     if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
         raise _LineError(f"{name} is {value!r}; a whole number between {low} and {high} is expected")
     return value
 
 
-def _tokens(found: dict[str, Any], name: str) -> Tokens:
-    return np.array(_numbers(found, name, 0, (1 << 31) - 1), np.int32)
+def _tokens(fields: dict[str, Any], name: str) -> Tokens:
+    return np.array(_numbers(fields, name, 0, (1 << 31) - 1), np.int32)
 
 
-def _numbers(found: dict[str, Any], name: str, low: int, high: int) -> list[int]:
-    values = found[name]
+def _numbers(fields: dict[str, Any], name: str, low: int, high: int) -> list[int]:
+    values = fields[name]
     if not isinstance(values, list) or not values or len(values) > TOKENS_MAX:
         raise _LineError(f"{name}: a list of at least one number is expected")
     for value in values:

@@ -143,7 +143,7 @@ def _agents(draw: Draw, requests: int | None) -> Trace:
 def _agent(draw: Draw, arrivals: list[Arrival], first: Arrival) -> None:
     """Appends `first` and the turns after it. An agent continues a random one of up to three branches."""
     arrivals.append(first)
-    tips = [len(arrivals) - 1]
+    tips = [len(arrivals) - 1]  # the last turn of each branch
     for _ in range(draw.between(3, 9)):
         at = tips.pop(draw.between(0, len(tips) - 1))
         for _ in range(2 if len(tips) < 3 and draw.chance(0.2) else 1):
@@ -172,6 +172,7 @@ def _documents(draw: Draw, requests: int | None) -> Trace:
     moments = draw.moments(20.0)
     arrivals: list[Arrival] = []
     while len(arrivals) < (requests or 80):
+        # Readers overlap: the questions about one document arrive between those about the next ones.
         document = draw.begin(draw.between(4_000, 16_000))
         at = next(moments)
         for _ in range(draw.between(2, 6)):
@@ -188,7 +189,7 @@ def _bursts(draw: Draw, requests: int | None) -> Trace:
     now, ends = 0.0, draw.pause(20.0)
     while len(arrivals) < (requests or 300):
         now += draw.pause(0.4)
-        if now > ends:
+        if now > ends:  # the burst is over; this chat is the first of the next one
             now = ends + draw.pause(40.0)
             ends = now + draw.pause(20.0)
         arrivals.append(_chat(draw, systems, now))

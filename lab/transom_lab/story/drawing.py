@@ -6,8 +6,8 @@ import numpy as np
 
 from transom.kv.cache import Holding
 from transom.kv.check import inside
+from transom.kv.node import Node
 from transom.kv.pool import FREE as UNOWNED
-from transom.kv.radix_tree import Node
 from transom_lab.story.scene import BLANK, FREE, HOLE, NOT_YET, Cell, Look, Strip, one_cell
 from transom_lab.story.stage import FULL, PAGE, Stage, label
 

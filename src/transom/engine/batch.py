@@ -1,7 +1,9 @@
 """Turns the spans of a step into the arrays of one forward pass."""
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import fields, replace
+from operator import attrgetter
+from typing import Any, get_args, get_type_hints
 
 import numpy as np
 from numpy.typing import NDArray
@@ -9,16 +11,17 @@ from numpy.typing import NDArray
 from transom.models.decoder import Batch
 from transom.ops.protocol import I32, SamplingRows, SpanRows
 from transom.steps import SpanWork, StepWork
+from transom.values import Sampling
 
 SEED_MASK = 2**64 - 1
-"""The sampler's seed is unsigned; a negative seed is taken modulo 2**64."""
+"""Negative seeds are taken modulo 2**64."""
 
 
 def assemble(work: StepWork, keeps_all: Sequence[bool]) -> Batch:
     """The batch of a step: the tokens of all spans, concatenated.
 
     `keeps_all` has one entry per component: whether it keeps all positions. Such a component already has the
-    keys and values below `store_from`; one that slides has none below `clip`.
+    keys and values below `store_from`; one that slides has no keys below `clip`.
     """
     spans = work.spans
     lengths = np.fromiter((len(span.tokens) for span in spans), np.int32, len(spans))
@@ -39,7 +42,7 @@ def assemble(work: StepWork, keeps_all: Sequence[bool]) -> Batch:
 
 
 def _logit_rows(spans: Sequence[SpanWork], offsets: I32) -> I32:
-    """Indices of the tokens whose logits are computed.
+    """Indices of the tokens that need logits.
 
     In each span: the positions that give prompt logprobs, then the last token if the span samples. The same
     token may appear twice, once for each purpose.
@@ -90,21 +93,35 @@ def sampling_rows(work: StepWork) -> SamplingRows:
     The random counter is the position of the sampled token: a sample depends on seed and position, never on
     the batch that it was computed in.
     """
-    outputs = [
-        (span.end, sampling)
-        for span in work.spans
-        if span.sampling is not None
-        for sampling in (span.sampling, *span.siblings)
-    ]
+    samplings: list[Sampling] = []
+    positions: list[int] = []
+    for span in work.spans:
+        if span.sampling is not None:
+            outputs = (span.sampling, *span.siblings)
+            samplings += outputs
+            positions += [span.end] * len(outputs)
     return SamplingRows(
-        temperature=_floats([sampling.temperature for _, sampling in outputs]),
-        top_k=np.array([sampling.top_k for _, sampling in outputs], dtype=np.int32),
-        top_p=_floats([sampling.top_p for _, sampling in outputs]),
-        min_p=_floats([sampling.min_p for _, sampling in outputs]),
-        seed=np.array([sampling.seed & SEED_MASK for _, sampling in outputs], dtype=np.uint64),
-        position=np.array([position for position, _ in outputs], dtype=np.int32),
+        position=np.array(positions, dtype=np.int32),
+        **{name: _column(name, dtype, samplings) for name, dtype in _PARAMETERS},
     )
 
 
-def _floats(values: list[float]) -> NDArray[np.float32]:
-    return np.array(values, dtype=np.float32)
+def _element_type(hint: object) -> type[np.generic]:
+    """`np.float32` of `NDArray[np.float32]`."""
+    _, dtype = get_args(hint)
+    element: type[np.generic] = get_args(dtype)[0]
+    return element
+
+
+_PARAMETERS = tuple(
+    (field.name, _element_type(get_type_hints(SamplingRows)[field.name])) for field in fields(Sampling)
+)
+"""Each sampling parameter with the type of its column: a new parameter needs no change here."""
+
+
+def _column(name: str, dtype: type[np.generic], samplings: Sequence[Sampling]) -> NDArray[Any]:
+    values = list(map(attrgetter(name), samplings))
+    if name == "seed":
+        # Seeds are unsigned on this side. Negative ones are accepted because other servers accept them.
+        values = [seed & SEED_MASK for seed in values]
+    return np.array(values, dtype=dtype)

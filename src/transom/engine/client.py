@@ -141,7 +141,7 @@ class EngineClient:
         command: Sequence[str] = ENGINE_COMMAND,
         log_config: LogConfig = LOG_DEFAULT,
     ) -> Self:
-        """A client whose engine is ready. TransomError, in one line, if the engine cannot start."""
+        """A client with a ready engine. TransomError, in one line, if the engine cannot start."""
         client = cls(config, command, log_config)
         try:
             await asyncio.shield(client._started)
@@ -162,7 +162,7 @@ class EngineClient:
 
     @property
     def death(self) -> EngineDied | None:
-        """Why the engine no longer serves, or None while it does."""
+        """Why the engine no longer serves; unset while it serves."""
         return self._death.result() if self._death.done() else None
 
     async def died(self) -> EngineDied:
@@ -174,7 +174,7 @@ class EngineClient:
         return len(self._in_flight)
 
     def stalled_seconds(self) -> float:
-        """Seconds without a message while requests are in flight; 0 if there are none, and while paused."""
+        """Seconds without a message while requests are in flight; 0 without any, and while paused."""
         working = self._in_flight and not self._paused
         return time.monotonic() - self._progress_at if working else 0.0
 
@@ -201,7 +201,7 @@ class EngineClient:
         await self._execute(wire.Resume(next(self._numbers)))
 
     async def update_weights(self, source: str, mode: UpdateMode) -> None:
-        """Replace the weights by those of the file `source`. Returns when they serve."""
+        """Load the weights of the file `source`. Returns when they serve."""
         await self._execute(wire.UpdateWeights(next(self._numbers), source, mode))
 
     async def drain(self) -> None:

@@ -193,7 +193,7 @@ def serve(mailbox: Mailbox, steps: Steps) -> None:
         out = step_out(iteration, steps.stats())
         if out.tokens or out.ends or out.prompt_logprobs or iteration.idle is not None:
             mailbox.send(out)
-        # After the step's results: a client whose abort_all is answered has seen every output end.
+        # After the step's results: when abort_all is answered, its caller has seen every output end.
         for done in acknowledgements(messages, iteration):
             mailbox.send(done)
         timeout_ms = _timeout_ms(iteration, out.stats)

@@ -1,4 +1,4 @@
-"""Replaces the weights of a running engine by those of another file of the same model."""
+"""Loads other weights into a running engine, from another file of the same model."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager

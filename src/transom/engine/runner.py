@@ -17,7 +17,7 @@ from transom.values import Alternative, SampledToken
 PROMPT_LOGPROB_ROWS = 64
 """Rows of logits computed at a time for prompt logprobs.
 
-64 rows of a vocabulary of 262,144 take 64 MB; those of a whole prompt would take gigabytes.
+64 rows of a vocabulary of 262,144 take 64 MB; the rows of a whole prompt would take gigabytes.
 """
 
 
@@ -45,7 +45,7 @@ class ModelRunner:
     # The two halves of `run` are public so that tests can look at the hidden states between them.
 
     def hidden(self, work: StepWork) -> F32:
-        """Runs the step up to the last layer: one row for each token whose logits are wanted."""
+        """Runs the step up to the last layer: one row for each token that needs logits."""
         for copy in work.copies:
             self._ops.copy_pages(self._kv[copy.component], copy.source, copy.target, copy.tokens)
         for discard in work.discards:

@@ -7,7 +7,7 @@ from transom.errors import ConfigError
 from transom.kv.component_specs import ComponentSpec
 from transom.kv.eviction_policy import CachePolicy
 from transom.kv.layout import CacheLayout, PrefixCaching, address_space, bytes_alone, longest_alone
-from transom.kv.page_rules import first_needed, is_ranged, is_rooted
+from transom.kv.page_rules import first_needed, is_ranged, keeps_everything
 from transom.models.spec import ModelSpec
 from transom.ops.store import KVType, PageShape
 
@@ -89,7 +89,7 @@ def _pages_for(spec: ModelSpec, config: EngineConfig, tokens: int) -> tuple[int,
 
 def _tokens_of(component: ComponentSpec, config: EngineConfig, tokens: int) -> int:
     """Tokens that the pool of `component` holds if a full-attention pool holds `tokens`."""
-    if is_rooted(component, tokens):
+    if keeps_everything(component, tokens):
         return tokens
     if config.swa_full_tokens_ratio is not None:
         return int(tokens * config.swa_full_tokens_ratio)
@@ -101,7 +101,7 @@ def _tokens_of(component: ComponentSpec, config: EngineConfig, tokens: int) -> i
 
 
 def _tokens_for(spec: ModelSpec, config: EngineConfig, shapes: tuple[PageShape, ...], budget: int) -> int:
-    """The most tokens whose pages fit `budget` bytes. Bisection: bytes never shrink as tokens grow."""
+    """The most tokens that fit `budget` bytes. Bisection works: bytes never shrink as tokens grow."""
     low, high = 0, spec.context * config.max_running_requests
     while low < high:
         middle = (low + high + 1) // 2

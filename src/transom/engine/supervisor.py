@@ -52,12 +52,12 @@ class Supervisor:
 
     @classmethod
     async def start(cls, launch: EngineLaunch) -> Self:
-        """A supervisor whose first engine is ready. TransomError, in one line, if it cannot start."""
+        """A supervisor with a ready engine. TransomError, in one line, if the engine cannot start."""
         return cls(launch, await launch.start())
 
     @property
     def client(self) -> EngineClient:
-        """The engine that serves now. EngineDied, with the reason, while none does."""
+        """The engine that serves now. EngineDied, with the reason, while no engine serves."""
         trouble = self.trouble
         if trouble is not None:
             raise EngineDied(trouble)

@@ -1,7 +1,6 @@
-"""Which waiting requests are admitted in a step: those that fit over their lifetime, in the queue's order.
+"""Admission: waiting requests start, in the queue's order, if they fit in memory over their lifetime.
 
-No prefix is computed twice: a request whose prefix is in flight waits until it is published, and hits it
-then.
+No prefix is computed twice: a request that shares a prefix in flight waits, and hits it once it is published.
 """
 
 from collections.abc import Iterator, Sequence
@@ -20,8 +19,7 @@ from transom.sched.request import Progress, Running, Span, Waiting
 from transom.values import Tokens
 
 SKIPPED = 2
-"""Requests that do not fit before a plan stops looking for a smaller one. Each costs a walk of the radix
-tree."""
+"""Requests that a plan skips in its search for one that fits. Each costs a walk of the radix tree."""
 
 
 def plan_admissions(draft: PlanBuilder) -> None:
@@ -52,7 +50,7 @@ def plan_admissions(draft: PlanBuilder) -> None:
 
 @dataclass(slots=True)
 class AdmissionBuilder:
-    """Owns what the admissions of one plan share. Mutable, lives no longer than the plan."""
+    """Owns the state that the admissions of one plan share. Mutable, lives no longer than the plan."""
 
     draft: PlanBuilder
     rows: int
@@ -115,7 +113,7 @@ class AdmissionBuilder:
         return False
 
     def _first_span(self, progress: Progress, offer: Offer, *, is_starved: bool) -> Span | None:
-        """The first chunk if the request starts with `offer`; None if there is no budget or page for it."""
+        """The first chunk if the request starts with `offer`, unless budget or pages are missing."""
         cache = self.draft.view.cache
         page = cache.layout.page_size
         start, known = offer.begin.start, progress.length

@@ -143,7 +143,7 @@ def is_cut(end: int, known: int, page_size: int) -> bool:
 
 
 def fit_end(start: int, end: int, page_size: int, pages_short: Callable[[int], int]) -> int:
-    """The furthest end up to `end` for which `pages_short(end)` is not positive; `start` if there is none.
+    """The furthest end up to `end` with enough pages, so that `pages_short(end)` is 0 or less; else `start`.
 
     Each round steps back by the pages that were missing.
     """

@@ -32,8 +32,7 @@ PESSIMISM = 4
 """Factor on expected outputs for each retraction that a request has been through."""
 
 WORST_CASE = 0
-"""The scenario in which every request grows to its token limit. The other scenarios are factors on expected
-outputs."""
+"""Scenario: every request grows to its token limit. All other scenarios are factors on expected outputs."""
 
 Counts = NDArray[np.int64]
 """One entry per request, or one row per component with one entry per request."""
@@ -68,7 +67,7 @@ class Lifetime(NamedTuple):
 
 
 class MemoryForecast:
-    """Owns what is expected of the running requests and of the requests admitted in this plan.
+    """Owns the lifetimes of the running requests and of the requests admitted in this plan.
 
     Mutable, lives for one plan. Everything is computed when it is first needed: most plans need only the sums
     of the worst case.
@@ -110,7 +109,7 @@ class MemoryForecast:
         return self._available.covers(pages)
 
     def _fits_over_time(self, lifetime: Lifetime, factor: int) -> bool:
-        """The last question: at each time until `lifetime` ends, what is held then is available."""
+        """The last question: at each end until `lifetime` ends, the pages held until then are available."""
         lifetimes = self._admitted_lifetimes(factor)
         timeline = self._timelines.get(factor)
         if timeline is None:
@@ -241,7 +240,7 @@ class Timeline:
         self._keeps_all = np.array([[rule.keeps_all] for rule in rules], np.int64)
         self._own_sum = own.sum(axis=1, keepdims=True)
         # Sorted by end, the last first: the requests still there at an end are then a prefix of this order,
-        # and what they take is one entry of the prefix sums.
+        # and their sum is one entry of the prefix sums.
         order = np.argsort(-steps, kind="stable")
         self._minus_steps = -steps[order]
         counted = np.concatenate([known[None], extra + own])

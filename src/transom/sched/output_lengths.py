@@ -33,8 +33,7 @@ class OutputLengths:
         """Tokens that outputs of these lengths still generate; at least one each.
 
         The upper quartile of the recent lengths that are greater. An output longer than all recent ones is
-        expected to double. With a `factor`, outputs are expected to become that many times as long as recent
-        ones.
+        expected to double. With a `factor`, outputs are taken to become that many times as long.
         """
         count = len(self.lengths)
         longer = self.lengths.searchsorted(outputs // factor, side="right")

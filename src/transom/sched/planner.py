@@ -9,8 +9,8 @@ The budget and the pages of a step are handed out in this order:
 5. Admissions.
 
 The oldest running request is the senior one. Decodes and the oldest running request may retract their juniors
-to get a page. Chunks of other requests wait for pages: a retraction for a chunk would throw away computed
-tokens only to compute others sooner.
+to get a page. Chunks of all other requests wait for pages: a retraction for a chunk would throw away
+computed tokens only to compute different tokens sooner.
 """
 
 from collections.abc import Sequence
@@ -38,14 +38,14 @@ def plan(view: SchedulerView) -> Plan:
             break
         _plan_chunk(draft, running, budget)
     draft.budget += held_back
-    # A running request that lacks a page comes before requests that have none yet.
+    # A running request that lacks a page comes before waiting requests.
     if not draft.stalled and not draft.retracted:
         plan_admissions(draft)
     return draft.plan()
 
 
 def _time_budget(draft: PlanBuilder) -> TimeBudget | None:
-    """None if there is no target, or no decode in the step whose client waits for its token."""
+    """The time left for chunks, if there is a target and a client waits for a decode in this step."""
     target = draft.view.config.target_seconds
     if target is None or not draft.entries:
         return None
@@ -58,8 +58,7 @@ def _plan_decodes(draft: PlanBuilder, running: Sequence[Running]) -> None:
     held_back = _hold_back_for_oldest(draft, running[0])
     prefills: list[Running] = []
     # This loop runs over hundreds of requests in every step. Most decodes stay inside their last page and
-    # need no call at all. If every request can have a page in every component, pages are counted once, at the
-    # end.
+    # need no call. If every request can have a page in every component, pages are counted once, at the end.
     plenty = draft.available.covers((len(running),) * len(draft.available.pages))
     decodes: list[Running] = []
     growing: list[Running] = []

@@ -8,9 +8,8 @@ The number of times that a request can be skipped in favour of its juniors is bo
 
 - Through `skipped_max` / 2 admissions of its tenant, the policy alone orders it.
 - Then it is promoted: before all ranked requests of its tenant, which pass it only if it does not fit.
-- After `skipped_max` admissions, times the waiting tenants, it is aged: if it does not fit, no request after
-it
-  is looked at.
+- After `skipped_max` admissions, times the waiting tenants, it is aged: if it does not fit, no request
+  behind it is looked at.
 
 Waiting for a prefix that is being computed does not count as being skipped.
 """
@@ -32,7 +31,7 @@ LOOKUPS = 4
 """Cached prefixes that are looked up again per iteration. Each costs a walk of the radix tree."""
 
 TENANTS_KEPT = 1024
-"""Tenants whose counters are kept. Bounds the memory that clients with changing tenant names can take."""
+"""Service counters that are kept. Bounds the memory that clients with changing tenant names can take."""
 
 OUTPUT_WEIGHT = 2
 """Prompt tokens that one output token counts for, since a decode costs more than a token of a prefill."""
@@ -60,8 +59,7 @@ class Queue:
         self._level = 0
         """The counter of the tenant that waited last, for arrivals when no tenant waits."""
         self._lookups: deque[RequestId] = deque()
-        """Requests in the order in which their prefixes are looked up again; may hold requests that have
-        left."""
+        """Order in which prefixes are looked up again. May hold requests that have left the queue."""
 
     # ------------------------------------------------------------ queries
 

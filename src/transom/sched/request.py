@@ -68,7 +68,7 @@ class Progress:
     computed_peak: int = 0
     """Positions below it were computed, or found computed, at least once."""
     logprobs_until: int = field(init=False)
-    """Prompt tokens below it have their logprobs, or need none."""
+    """Prompt tokens below it have their logprobs, or were not asked for."""
     _buffer: Tokens = field(init=False)
 
     def __post_init__(self) -> None:
@@ -99,7 +99,7 @@ class Progress:
 
     @property
     def start_limit(self) -> int:
-        """The latest start of its computation: the last known token, or the first whose logits are needed."""
+        """The latest start of its computation: its last known token, or the first with logits to return."""
         prompt = len(self.request.prompt)
         return (self.logprobs_until if self.logprobs_until < prompt else self.length) - 1
 

@@ -74,8 +74,7 @@ class Requests:
         self._counters.admissions += 1
         self._counters.queue_seconds += self.now - waiting.clock
         if not progress.admissions:
-            # Usage and the tenant's charge are those of the first admission: a retraction is not the
-            # client's.
+            # A retraction is not the client's doing, so only the first admission counts for usage and charge.
             self._counters.prompt_tokens += len(progress.request.prompt)
             self._counters.cached_tokens += holding.start
             progress.cached_tokens = holding.start
@@ -101,7 +100,7 @@ class Requests:
         self._cache.drop(holding)
 
     def retract(self, victim: Running) -> None:
-        """Puts a request whose holding was dropped back into the queue."""
+        """Puts a running request back into the queue, after its holding was dropped."""
         self.running.remove(victim)
         victim.progress.retractions += 1
         self._counters.retractions += 1
@@ -170,11 +169,10 @@ class Requests:
 
 
 class Siblings:
-    """Owns the further outputs of prompts whose first output has not sampled a token yet. Mutable.
+    """Owns the further outputs of prompts, until the first output of the prompt samples a token. Mutable.
 
     submit -> sibling -> first token, from the first output's logits -> Running, by a fork
-                                                                     -> Waiting, if no row or page is
-                                                                     available
+                                                                     -> Waiting, if a row or a page is missing
     If the first output ends before that, the next sibling takes its place in the queue.
     """
 
@@ -213,9 +211,9 @@ class Siblings:
         return found
 
     def replace_first(self, first: RequestId) -> Progress | None:
-        """Removes the next sibling of a `first` that ended too early; its siblings now wait for this one.
+        """Removes and returns the next sibling, if any, of a `first` that ended before it sampled a token.
 
-        None if no sibling waits for `first`.
+        The remaining siblings now wait for the returned one.
         """
         if first not in self._by_first:
             return None
@@ -252,7 +250,7 @@ class Deadlines:
             heapify(self._heap)
 
     def passed(self, now: float) -> tuple[RequestId, ...]:
-        """The requests whose deadline has passed, the earliest first. They are removed."""
+        """Removes and returns the requests that are past their deadlines, the earliest first."""
         found = []
         while self._heap and self._heap[0][0] <= now:
             _, request = heappop(self._heap)

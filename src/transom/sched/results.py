@@ -105,7 +105,7 @@ class Results:
         return (event,)
 
     def _fork(self, first: Running, sibling: Progress) -> Holding | None:
-        """A holding for the sibling, as far computed as `first`; None if no row or no page is available."""
+        """A holding for the sibling, as far computed as `first`, if a row and the pages are available."""
         if len(self.requests.running) >= self.max_running:
             return None
         computed = first.progress.tokens(first.holding.computed)
@@ -116,7 +116,7 @@ class Results:
 
 
 def finish_reason(progress: Progress, token: int) -> FinishReason | None:
-    """Why `token`, just appended, is the last one; None if it is not."""
+    """The reason to end, if `token`, just appended, is the last one."""
     if token in progress.request.stop_ids:
         return FinishReason.STOP
     return FinishReason.LENGTH if progress.length == progress.limit else None

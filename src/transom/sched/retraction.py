@@ -1,4 +1,4 @@
-"""Which requests to retract when a running request needs a page and none is available. Pure."""
+"""Choice of the requests to retract when a running request needs a page that is not available. Pure."""
 
 from collections.abc import Callable, Sequence
 from typing import TypeVar
@@ -20,11 +20,11 @@ Price = Callable[[V, PageCounts], float]
 def choose_victims(
     enough: Enough, juniors: Sequence[V], *, freed_by: Callable[[Sequence[V]], PageCounts], price: Price[V]
 ) -> tuple[V, ...]:
-    """The fewest of `juniors` (most junior first) whose retraction frees enough; () if all together do not.
+    """The fewest of `juniors` (most junior first) that free enough; () if all of them together do not.
 
-    One is enough most of the time: the cheapest of the first `COMPARED`, the most junior of equals. If none
-    of these is enough alone, the first of the rest that is. Several are taken, from the junior end, only if
-    no single one is enough.
+    A single victim is enough most of the time: the cheapest of the first `COMPARED`, or the most junior of
+    equally cheap ones; failing that, the first of the rest that is enough. Only if every junior alone is too
+    little, several are taken from the junior end.
     """
     return (
         _cheapest_one(enough, juniors[:COMPARED], freed_by, price)

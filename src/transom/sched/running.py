@@ -29,7 +29,7 @@ class RunningSet:
         self._table: Columns = np.zeros((5, rows), np.int64)
         """Columns by the cache's row, so that a request that starts or ends moves no other column."""
         self._states: tuple[Running, ...] | None = ()
-        """Cached by `states`, with `_rows`; None after a request was added or removed."""
+        """Cached by `states` together with `_rows`, until a request is added or removed."""
         self._rows = np.zeros(0, np.int64)
 
     # ------------------------------------------------------------ queries
@@ -77,7 +77,7 @@ class RunningSet:
         self._states = None
 
     def refresh(self, state: Running) -> None:
-        """Updates the column of `state`, whose pages have changed."""
+        """Updates the column of `state` after a change of its pages."""
         self._table[:, state.holding.row] = column_of(state)
 
 

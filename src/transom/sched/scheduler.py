@@ -1,19 +1,18 @@
-"""Continuous batching with chunked prefill: plan, commit, and apply what was computed."""
+"""Continuous batching with chunked prefill: plans a step, commits it, and applies its result."""
 
 from collections.abc import Sequence
 
 from transom.errors import BadRequest, ConfigError, NoSpace
 from transom.kv.cache import Holding, HybridCache
 from transom.kv.journal import Transaction
+from transom.sched.commands import Lifecycle, outputs_of, require_servable
 from transom.sched.config import SchedulerConfig
-from transom.sched.gate import Lifecycle
 from transom.sched.plan import CONSIDERED, Admit, Continue, Plan, SchedulerView
 from transom.sched.planner import plan
 from transom.sched.request import Idle, Progress, Running, Scheduled, Seniority, Span, Step
 from transom.sched.requests import Requests
 from transom.sched.results import Results, span_result
 from transom.sched.step_cost import CostLearner, counts_of
-from transom.sched.submission import outputs_of, require_servable
 from transom.steps import SpanWork, StepResult, StepWork
 from transom.values import Ended, Event, FinishReason, IdleReason, PauseMode, Request, RequestId, UpdateMode
 from transom.wire import Counters, Drain, Stats, UpdateWeights
@@ -101,14 +100,14 @@ class Scheduler:
     # ------------------------------------------------------------ commands that take time
 
     def update_due(self) -> UpdateWeights | None:
-        """The requested update, once no request computes with the old weights. None before.
+        """The requested update, if no request computes with the old weights any more.
 
         The caller then loads the weights and calls `weights_changed` or `update_failed`.
         """
         update = self._lifecycle.update
         if update is None or len(self._requests.running) or self._requests.in_flight is not None:
             return None
-        return None if self._requests.waiting.senior(self._lifecycle.admits) is not None else update
+        return None if self._requests.waiting.senior(self._lifecycle.may_admit) is not None else update
 
     def weights_changed(self) -> int:
         """Forgets all cached prefixes, so that no KV of the old weights is read. Returns the new epoch.
@@ -127,7 +126,7 @@ class Scheduler:
         self._lifecycle.update = None
 
     def drained(self) -> Drain | None:
-        """The `Drain` in effect, once no request is unfinished. None before."""
+        """The `Drain` in effect, if no request is left."""
         return None if self.has_work else self._lifecycle.drain
 
     # ------------------------------------------------------------ an iteration
@@ -137,7 +136,7 @@ class Scheduler:
         self._requests.now = max(self._requests.now, now)
 
     def expire(self) -> tuple[Ended, ...]:
-        """Ends every request whose deadline has passed, with the tokens that it has."""
+        """Ends every request that is past its deadline, with the tokens that it has."""
         passed = self._requests.deadlines.passed(self._requests.now)
         return tuple(end for request in passed for end in self._requests.stop(request, FinishReason.DEADLINE))
 
@@ -171,8 +170,7 @@ class Scheduler:
             for victim in plan.retract:
                 self._requests.publish_and_drop(victim)
             allocated = self._allocate(plan, transaction)
-        # The transaction is committed. Requests change state only now, so that an exception in it changes
-        # nothing.
+        # Requests change state only after the transaction, so that an exception in it changes nothing.
         for victim in plan.retract:
             self._requests.retract(victim)
         scheduled = self._scheduled(allocated)
@@ -239,14 +237,14 @@ class Scheduler:
     def _view(self) -> SchedulerView:
         waiting = self._requests.waiting
         is_full = len(self._requests.running) >= min(self._config.max_running, self._cache.layout.rows)
-        considered = () if is_full else waiting.considered(CONSIDERED, self._lifecycle.admits)
+        considered = () if is_full else waiting.considered(CONSIDERED, self._lifecycle.may_admit)
         return SchedulerView(
             cache=self._cache,
             config=self._config,
             iterations=self._requests.iterations,
             waiting=considered,
             aged=frozenset([state.progress.id for state in considered if waiting.is_aged(state)]),
-            senior=waiting.senior(self._lifecycle.admits),
+            senior=waiting.senior(self._lifecycle.may_admit),
             running=self._requests.running.states(),
             columns=self._requests.running.columns(),
             outputs=self._requests.outputs.lengths(),
@@ -282,7 +280,7 @@ class Scheduler:
         return scheduled._replace(siblings=self._requests.siblings.of(progress.id))
 
     def _allocate(self, plan: Plan, transaction: Transaction) -> list[Allocated]:
-        """The entries whose spans got pages.
+        """The entries of the plan, except those that found no pages.
 
         First all admissions reference the pages of their hits, then pages are allocated. In the other order,
         an allocation could evict pages that a later admission counts on. One case remains: an admission may
@@ -316,7 +314,7 @@ class Scheduler:
         )
 
     def _extend(self, entry: Continue | Admit, holding: Holding, transaction: Transaction) -> bool:
-        """Allocates the pages for the span. False if there are none; `holding` is then as before the plan.
+        """Allocates the pages for the span. Returns False and undoes all of it if they are not available.
 
         Whole pages are allocated, so that most decodes need none.
         """

@@ -17,15 +17,13 @@ DECAY = 0.98
 """Weight that an observation keeps with each later one: about fifty steps count."""
 
 SWEEPS = 12
-"""Rounds over the rates per observation. Each observation starts from the rates of the last, so few are
-needed."""
+"""Rounds over the rates per observation. Each starts from the last rates, so few rounds are needed."""
 
 UNITS = (1.0, 16.0, 256.0, 65536.0)
 """Units of base, spans, tokens and keys, so that the rates to solve for are of similar size."""
 
 PRIOR_WEIGHT = 1e-6
-"""Weight of a rate's previous value against one observation: a rate that no recent step shows stays as it
-was."""
+"""Weight of a rate's previous value against one observation: a rate without evidence stays as it was."""
 
 
 class StepCounts(NamedTuple):
@@ -119,8 +117,7 @@ class CostLearner:
     def __init__(self) -> None:
         size = len(UNITS)
         self._rates = [0.0] * size
-        # The normal equations of the weighted least squares: products of counts, and of counts with
-        # durations.
+        # Normal equations of the weighted least squares: products of counts, and of counts with durations.
         self._products = [[0.0] * size for _ in UNITS]
         self._targets = [0.0] * size
 
