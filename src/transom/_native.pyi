@@ -83,15 +83,8 @@ def attention(
 ) -> None: ...
 def sample(
     logits: _Array,
-    temperature: _Array,
-    top_k: _Array,
-    top_p: _Array,
-    min_p: _Array,
-    seed: _Array,
-    position: _Array,
-    tokens: _Array,
-    logprobs: _Array,
     /,
+    *columns_and_results: _Array,  # the fields of SamplingRows in order, then tokens and logprobs
 ) -> None: ...
 def logprobs(
     logits: _Array, tokens: _Array, result: _Array, top_tokens: _Array, top_logprobs: _Array, /

@@ -1,4 +1,4 @@
-"""Configuration: two frozen dataclasses, resolved once and checked at construction."""
+"""Configuration of engine, server and logging: frozen dataclasses, validated when they are built."""
 
 import os
 import re
@@ -17,7 +17,7 @@ _UNITS = {"": 0, "k": 10, "m": 20, "g": 30, "t": 40}
 
 
 def parse_bytes(text: str) -> int:
-    """`512M`, `1G`, `1.5GiB` or a plain number of bytes; units are powers of 1024. ConfigError otherwise."""
+    """The bytes of a size such as `512M`, `1G`, `1.5GiB` or `4096`. Units are powers of 1024. ConfigError."""
     match = _BYTES.fullmatch(text.strip())
     if match is None:
         raise ConfigError(f"{text!r} is not a size; write for example 512M or 1G")
@@ -27,32 +27,32 @@ def parse_bytes(text: str) -> int:
 
 @dataclass(frozen=True, slots=True)
 class EngineConfig:
-    """What the engine is built from. `None` means: chosen at start, and printed."""
+    """Settings of an engine. `None` means that the engine chooses a value at start and prints it."""
 
     model: str | None = None
-    """A GGUF file, or the name of a built-in model; None is the default one."""
+    """A GGUF file or the name of a built-in model; None: the default model."""
     page_size: int = 16
     """Tokens."""
     chunked_prefill_size: int = 512
-    """Most tokens of a step."""
+    """Token budget of a step: decodes and prefill chunks together."""
     max_total_tokens: int | None = None
-    """Of full attention, with 24 windows beside them: another way to say `kv_bytes`."""
+    """Size of the KV cache in full-attention tokens, plus 24 windows. An alternative to `kv_bytes`."""
     kv_bytes: int | None = None
-    """For keys and values of all components."""
+    """Size of the KV cache in bytes, all components together."""
     swa_full_tokens_ratio: float | None = None
-    """Tokens of the window's pool for each of the full one's; None: they share their bytes."""
+    """Tokens of the window pool per token of the full pool; None: the pools share one budget of bytes."""
     max_running_requests: int = 32
     disable_radix_cache: bool = False
-    """No prefix is kept once its request has ended."""
+    """Whether prefixes are dropped as soon as their request has ended."""
     threads: int | None = None
     paranoid: bool = False
     """Check all invariants after every step."""
     kv_dtype: str = "float16"
-    """In which keys and values are kept: the one setting that changes bits."""
+    """Type of stored keys and values. The only setting that changes the generated bits."""
     cache_policy: str = "value"
     schedule_policy: str = "lpm"
     target_itl_ms: float | None = None
-    """What a step that answers wait for should take at most; None: steps have their full size."""
+    """Target duration of a step with decodes; prefill chunks shrink to meet it. None: always full chunks."""
 
     def __post_init__(self) -> None:
         _within("--page-size", self.page_size, 1, 4096)
@@ -77,7 +77,7 @@ class EngineConfig:
 
 @dataclass(frozen=True, slots=True)
 class LogConfig:
-    """What is logged, and how, by server and engine."""
+    """Level and format of the log, for server and engine."""
 
     level: str = "info"
     format: str = "text"
@@ -89,19 +89,19 @@ class LogConfig:
 
 @dataclass(frozen=True, slots=True)
 class ServerConfig:
-    """Where and how the HTTP server listens."""
+    """Settings of the HTTP server."""
 
     host: str = "127.0.0.1"
     port: int = 8000
-    """0 lets the system choose one."""
+    """0: the operating system chooses one."""
     served_model_name: str | None = None
     api_keys: tuple[str, ...] = field(default=(), repr=False)
-    """One of them is asked for. None: nobody is asked."""
+    """Each request must carry one of them. Empty: no authentication."""
     finish_seconds: float = 5.0
-    """How long answers may still finish once the server is asked to stop."""
+    """How long generations may still finish after the server has been asked to stop."""
     body_bytes_max: int = 16 << 20
     stalled_seconds_max: float = 120.0
-    """A step takes milliseconds, on the slowest path seconds; an engine silent for longer is not healthy."""
+    """An engine silent for longer is unhealthy. A step takes milliseconds, on the slowest path seconds."""
 
     def __post_init__(self) -> None:
         _within("--port", self.port, 0, 65535)
@@ -111,14 +111,14 @@ class ServerConfig:
             if not key.isascii() or not key.isprintable() or not key.strip() or key != key.strip():
                 raise ConfigError(
                     "an API key (--api-key, TRANSOM_API_KEY) must be printable ASCII, not empty, "
-                    "and not begin or end with a space"
+                    "and must not begin or end with a space"
                 )
         if self.served_model_name == "":
             raise ConfigError("--served-model-name must not be empty")
 
 
 def cores_available() -> int:
-    """Cores this process may run on, which in a container can be fewer than the machine has."""
+    """Cores that this process may use. In a container these can be fewer than the machine has."""
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1

@@ -1,12 +1,12 @@
-"""The error tree. What a user did wrong is answered; what we did wrong is asserted elsewhere."""
+"""The exceptions of Transom. They report mistakes of users and failures outside; bugs are assertions."""
 
 
 class TransomError(Exception):
-    """Anything Transom raises on purpose."""
+    """Base class of all exceptions that Transom raises on purpose. The message is meant for the user."""
 
 
 class BadRequest(TransomError):
-    """The request cannot be served as it is: HTTP 400. `param` names the field, `code` is OpenAI's."""
+    """The request is invalid: HTTP 400. `param` names the field, `code` is one of OpenAI's error codes."""
 
     def __init__(self, message: str, *, param: str | None = None, code: str | None = None) -> None:
         super().__init__(message)
@@ -16,29 +16,29 @@ class BadRequest(TransomError):
 
 
 class RequestTooLarge(BadRequest):
-    """The request could never run on this server, even alone: HTTP 400 `context_length_exceeded`."""
+    """The request would not fit even if it ran alone: HTTP 400 `context_length_exceeded`."""
 
     def __init__(self, message: str, *, param: str | None = "prompt") -> None:
         super().__init__(message, param=param, code="context_length_exceeded")
 
 
 class ModelFileError(TransomError):
-    """A model file is missing, damaged or of a kind not supported. One line, naming file and tensor."""
+    """A model file is missing, damaged or of an unsupported kind. One line that names file and tensor."""
 
 
 class ConfigError(TransomError):
-    """The configuration cannot work; the message names the least that would."""
+    """The configuration is invalid or too small; the message names the smallest that works."""
 
 
 class EngineDied(TransomError):
-    """The engine process ended while requests were in flight: HTTP 503."""
+    """No engine serves: it ended with requests in flight, or a new one is still starting. HTTP 503."""
 
 
 class NoSpace(TransomError):
-    """A pool has too few free and reclaimable pages. Never leaves `sched`."""
+    """A pool has too few free and evictable pages. The scheduler handles it; it never reaches a client."""
 
     def __init__(self, component: str, need: int, have: int) -> None:
-        super().__init__(f"{component}: {need} pages needed, {have} to be had")
+        super().__init__(f"{component}: {need} pages needed, {have} available")
         self.component = component
         self.need = need
         self.have = have

@@ -281,7 +281,7 @@ class LLM:
                         self._commands.append(Abort(number))
                     yield
                 case PromptLogprobs() as scored:
-                    for token in scored.scores:
+                    for token in scored.tokens:
                         text.add_prompt_logprob(token.logprob)
                 case Ended() as end:
                     if end.reason is FinishReason.ERROR:

@@ -1,6 +1,6 @@
-"""Log lines on standard error, of server and engine alike: text for people, JSON for programs.
+"""Log lines on standard error, for server and engine: as text, or as JSON for log collectors.
 
-A record may have fields, a mapping given to the logger as `extra=fields(...)`.
+A record may have named fields, which are passed to the logger as `extra=fields(...)`.
 """
 
 import json
@@ -15,21 +15,21 @@ from transom.config import LogConfig
 
 
 def fields(**values: object) -> dict[str, Any]:
-    """What a logger takes as `extra`: values that are told one by one, those that are None not at all."""
+    """Named values for a logger's `extra`. Values that are None are left out."""
     return {"fields": {name: value for name, value in values.items() if value is not None}}
 
 
 def configure(config: LogConfig) -> None:
-    """Log to standard error from now on, in this process."""
+    """Log to standard error in this process, replacing all handlers."""
     handler = StandardError(sys.stderr)
     handler.setFormatter(JsonFormatter() if config.format == "json" else TextFormatter())
     logging.basicConfig(handlers=[handler], level=config.level.upper(), force=True)
-    # uvicorn's own start and stop lines say what ours say already.
+    # uvicorn's start and stop lines repeat ours.
     logging.getLogger("uvicorn.error").setLevel(max(logging.WARNING, logging.getLogger().level))
 
 
 class StandardError(logging.StreamHandler[TextIO]):
-    """Goes silent when nobody reads any more."""
+    """A handler that drops its lines once the reader of standard error is gone."""
 
     def handleError(self, record: logging.LogRecord) -> None:
         if isinstance(sys.exception(), OSError):
@@ -45,15 +45,15 @@ class TextFormatter(logging.Formatter):
         super().__init__("%(asctime)s %(levelname)s %(name)s: %(message)s")
 
     def formatMessage(self, record: logging.LogRecord) -> str:
-        told = [f"{name}={_text(value)}" for name, value in _fields_of(record).items()]
-        return " ".join([super().formatMessage(record), *told])
+        named = [f"{name}={_text(value)}" for name, value in _fields_of(record).items()]
+        return " ".join([super().formatMessage(record), *named])
 
 
 class JsonFormatter(logging.Formatter):
-    """One object a line: time, level, logger, message, the fields, and a traceback if there is one."""
+    """One JSON object per line: time, level, logger, message, the fields, and a traceback if there is one."""
 
     def format(self, record: logging.LogRecord) -> str:
-        told: dict[str, object] = {
+        line: dict[str, object] = {
             "time": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
             "level": record.levelname.lower(),
             "logger": record.name,
@@ -61,8 +61,8 @@ class JsonFormatter(logging.Formatter):
             **_fields_of(record),
         }
         if record.exc_info:
-            told["traceback"] = self.formatException(record.exc_info)
-        return json.dumps(told, default=str)
+            line["traceback"] = self.formatException(record.exc_info)
+        return json.dumps(line, default=str)
 
 
 def _fields_of(record: logging.LogRecord) -> Mapping[str, object]:
@@ -71,7 +71,7 @@ def _fields_of(record: logging.LogRecord) -> Mapping[str, object]:
 
 
 def _text(value: object) -> str:
-    """Seconds to the tenth of a millisecond; texts in quotes where they could be taken for something else."""
+    """Floats, which are seconds, to a tenth of a millisecond; text in quotes if it would be ambiguous."""
     if isinstance(value, float):
         return f"{value:.4f}"
     text = str(value)

@@ -5,6 +5,7 @@ be derived from a table: a new parameter is also a field of `values.Sampling` an
 a key of `SamplingOptions`. A test compares the four.
 """
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, TypedDict
@@ -14,52 +15,74 @@ from transom.errors import BadRequest
 
 @dataclass(frozen=True, slots=True)
 class Parameter:
-    """One sampling parameter. Both ends of its range are allowed. `symbol` stands for the value in help."""
+    """One sampling parameter. Both ends of its range are allowed.
+
+    `default` is that of `LLM` and the command line; the HTTP API has OpenAI's defaults. `symbol` stands for
+    the value in help texts.
+    """
 
     name: str
-    kind: type[int] | type[float]
+    default: float
     low: float
     high: float
     symbol: str
     help: str
 
     @property
+    def kind(self) -> type[int] | type[float]:
+        return type(self.default)
+
+    @property
     def flag(self) -> str:
         return f"--{self.name.replace('_', '-')}"
 
 
-_ALL = (
+_IN_ORDER = (
     Parameter(
-        "temperature",
-        float,
-        0,
-        2,
-        "T",
-        "0 always takes the most probable token; 1 samples as the model predicts; up to 2",
-    ),
-    Parameter("top_k", int, 0, (1 << 31) - 1, "K", "sample from the K most probable tokens; 0: from all"),
-    Parameter(
-        "min_p",
-        float,
-        0,
-        1,
-        "P",
-        "sample from tokens at least P times as probable as the most probable one; 0: from all",
+        name="temperature",
+        default=0.0,
+        low=0,
+        high=2,
+        symbol="T",
+        help="0 to 2; 0 always samples the most probable token, 1 samples from the model's own distribution",
     ),
     Parameter(
-        "top_p",
-        float,
-        0,
-        1,
-        "P",
-        "sample from the most probable tokens that together reach probability P; 1: from all",
+        name="top_k",
+        default=0,
+        low=0,
+        high=(1 << 31) - 1,
+        symbol="K",
+        help="sample from the K most probable tokens; 0: from all",
     ),
-    # Negative seeds are accepted because other servers accept them. Both ends are those of 64 bits.
-    Parameter("seed", int, -(1 << 63), (1 << 64) - 1, "N", "the same seed gives the same output"),
+    Parameter(
+        name="min_p",
+        default=0.0,
+        low=0,
+        high=1,
+        symbol="P",
+        help="sample from tokens at least P times as probable as the most probable one; 0: from all",
+    ),
+    Parameter(
+        name="top_p",
+        default=1.0,
+        low=0,
+        high=1,
+        symbol="P",
+        help="sample from the most probable tokens that together reach probability P; 1: from all",
+    ),
+    Parameter(
+        name="seed",
+        default=0,
+        # OpenAI's API allows negative seeds. Both ends are those of 64 bits.
+        low=-(1 << 63),
+        high=(1 << 64) - 1,
+        symbol="N",
+        help="the same seed gives the same output",
+    ),
 )
-"""In the order in which they apply: the cuts are made top-k first, then min-p, then top-p."""
+"""In the order in which they apply: the truncations are top-k first, then min-p, then top-p."""
 
-PARAMETERS = {parameter.name: parameter for parameter in _ALL}
+PARAMETERS = {parameter.name: parameter for parameter in _IN_ORDER}
 
 
 class SamplingOptions(TypedDict, total=False):
@@ -85,14 +108,18 @@ def sampling_arguments(options: Mapping[str, Any]) -> dict[str, Any]:
     return given
 
 
-def check_range(name: str, value: float, low: float, high: float) -> None:
-    """BadRequest, naming the parameter, unless `low <= value <= high`. NaN is out of every range."""
-    if not low <= value <= high:
-        raise BadRequest(f"{name} is {_shown(value)}; it must be between {low} and {high}", param=name)
+def check_range(name: str, value: float, low: float, high: float | None) -> None:
+    """BadRequest, naming the parameter, unless `low <= value <= high`; `high` None is no upper bound.
+
+    NaN is outside every range.
+    """
+    if not low <= value <= (math.inf if high is None else high):
+        bounds = f"at least {low}" if high is None else f"between {low} and {high}"
+        raise BadRequest(f"{name} is {_shown(value)}; it must be {bounds}", param=name)
 
 
 def _shown(value: float) -> str:
-    """For a message. JSON allows integers of a thousand digits."""
+    # JSON allows integers of a thousand digits, and Python refuses to print the longest ones.
     if isinstance(value, int) and abs(value) >= 10**30:
         return "a number of more than 30 digits"
     return str(value)

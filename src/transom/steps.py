@@ -1,4 +1,4 @@
-"""What the scheduler asks of a runner, and what the runner answers: the seam between them."""
+"""The interface between scheduler and runner: the work of a step, and its result."""
 
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
@@ -8,9 +8,10 @@ from transom.values import RequestId, SampledToken, Sampling, Tokens
 
 @dataclass(frozen=True, slots=True)
 class PageCopy:
-    """Copy the first `tokens` slots of page `source` to page `target`, all layers of `component`.
+    """Copy the first `tokens` slots of page `source` to page `target`, in all layers of `component`.
 
-    A snapshot's page is one slot. Copies run in order: a later one may read what an earlier one wrote.
+    A page of a snapshot component is one slot. Copies run in order: one may read a page that an earlier one
+    wrote.
     """
 
     component: int
@@ -21,15 +22,18 @@ class PageCopy:
 
 @dataclass(frozen=True, slots=True)
 class Discard:
-    """Give the memory of `pages` back to the system: nobody owns them. They read as anything afterwards."""
+    """Return the memory of free `pages` to the operating system. Their contents become undefined."""
 
     component: int
     pages: tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Scoring:
-    """The logits at positions from `start` on say how probable `tokens` were, each the token after it."""
+class PromptLogprobSpan:
+    """Positions `[start, end)` of a span that give the logprobs of prompt `tokens`.
+
+    Logits predict the next position: the logprob of the prompt's token at `i` comes from position `i - 1`.
+    """
 
     start: int
     tokens: Tokens
@@ -45,12 +49,15 @@ class Scoring:
 class SpanWork(NamedTuple):
     """Compute `tokens` at positions `[start, start + len(tokens))` of row `row`.
 
-    A tuple, as hundreds are made for a step; a step checks its spans.
+    A tuple, because hundreds are made per step and a tuple is the cheapest; `StepWork` checks the fields.
 
-    `sampling` is None when no token is to be chosen; otherwise the one after the last is, and once more for
-    each of `siblings`, from the same logits. `top` alternatives are told with each token chosen or scored.
-    `clip` is the first position that components which slide may read. Of the others, keys and values of the
-    tokens before `store_from` exist, and are not stored again.
+    sampling         how to sample the token after the last one; unset while prompt tokens remain
+    clip             first position that sliding components may read
+    store_from       below it, components that keep all positions have keys and values, which are not stored
+                     again
+    siblings         further samples from the same logits, one for each
+    prompt_logprobs  positions that give the logprobs of prompt tokens
+    top              number of alternatives reported with each sampled token and each prompt logprob
     """
 
     request: RequestId
@@ -61,7 +68,7 @@ class SpanWork(NamedTuple):
     clip: int = 0
     store_from: int = 0
     siblings: tuple[Sampling, ...] = ()
-    scoring: Scoring | None = None
+    prompt_logprobs: PromptLogprobSpan | None = None
     top: int = 0
 
     @property
@@ -71,36 +78,36 @@ class SpanWork(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class StepWork:
-    """One forward of the model: copies, in order, then discards, then all spans. Never without spans."""
+    """One forward pass: copies in order, then discards, then all spans together. Never without spans."""
 
     spans: tuple[SpanWork, ...]
     copies: tuple[PageCopy, ...]
     discards: tuple[Discard, ...] = ()
 
     def __post_init__(self) -> None:
-        assert self.spans, "a step computes something"
+        assert self.spans, "a step without spans"
         for span in self.spans:
             assert 0 <= span.clip <= span.start and len(span.tokens), span
             assert span.sampling is not None or not span.siblings, span
-            scoring = span.scoring
-            assert scoring is None or span.start <= scoring.start < scoring.end <= span.end, span
+            wanted = span.prompt_logprobs
+            assert wanted is None or span.start <= wanted.start < wanted.end <= span.end, span
 
 
 @dataclass(frozen=True, slots=True)
 class StepResult:
-    """One choice per span of the step, None where none was wanted. `seconds` is what it took.
+    """The tokens of one step, and the seconds that it took. All tuples are in the order of the step's spans.
 
-    `siblings` and `scores` have an entry per span too, one choice for each that the span asked for; they may
-    be left out where no span asked.
+    `sampled` has one token per span, None where the span does not sample. `siblings` and `prompt_logprobs`
+    have a tuple per span; either may be empty as a whole if no span asked for it.
     """
 
-    choices: tuple[SampledToken | None, ...]
+    sampled: tuple[SampledToken | None, ...]
     seconds: float = 0.0
     siblings: tuple[tuple[SampledToken, ...], ...] = ()
-    scores: tuple[tuple[SampledToken, ...], ...] = ()
+    prompt_logprobs: tuple[tuple[SampledToken, ...], ...] = ()
 
 
 class Runner(Protocol):
-    """Whatever computes a step: the model, a simulator's cost model, a test's fake."""
+    """Computes steps: the model, a simulator's cost model or a test's fake."""
 
     def run(self, work: StepWork) -> StepResult: ...

@@ -1,15 +1,19 @@
-"""Standard streams that may be missing, or lose their reader: neither is a reason to end."""
+"""Standard streams that may be closed or lose their reader. The server must survive both."""
 
 import os
 import sys
 from typing import TextIO
 
 STANDARD = 3
-"""Descriptors below are standard input, output and error."""
+"""Descriptors below this are standard input, output and error."""
 
 
 def complete() -> None:
-    """Open what was closed before we began: the next socket would get its number, and whatever is printed."""
+    """Open standard streams that were closed at start.
+
+    Otherwise the next socket would get the descriptor of a standard stream, and printed text would go there.
+    """
+    # os.open returns the lowest free descriptor, so this fills the gaps below 3.
     while (descriptor := os.open(os.devnull, os.O_RDWR)) < STANDARD:
         os.set_inheritable(descriptor, True)
     os.close(descriptor)
@@ -19,8 +23,8 @@ def complete() -> None:
         sys.stderr = os.fdopen(2, "w", closefd=False)
 
 
-def say(stream: TextIO, text: str) -> None:
-    """Print a line. If its reader has gone, or its disk is full, nothing is said there from now on."""
+def print_line(stream: TextIO, text: str) -> None:
+    """Print a line at once. If the reader is gone or the disk is full, later text is dropped too."""
     try:
         print(text, file=stream, flush=True)
     except OSError:
@@ -28,6 +32,9 @@ def say(stream: TextIO, text: str) -> None:
 
 
 def silence(stream: TextIO) -> None:
-    """Whatever is still in its buffer, or written later, goes nowhere: else Python ends with status 120."""
-    with open(os.devnull, "wb") as nothing:
-        os.dup2(nothing.fileno(), stream.fileno())
+    """Drop the text in the stream's buffer and all later text.
+
+    Otherwise Python would try to flush the buffer at exit, fail, and end with status 120.
+    """
+    with open(os.devnull, "wb") as null:
+        os.dup2(null.fileno(), stream.fileno())

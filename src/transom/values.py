@@ -1,4 +1,4 @@
-"""Frozen values shared by every layer: what models, memory, scheduler and wire all mean alike."""
+"""Frozen values that all layers share: requests, sampling parameters and the events of a request."""
 
 from dataclasses import dataclass
 from enum import StrEnum
@@ -8,15 +8,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 RequestId = NewType("RequestId", int)
-"""Engine-wide number of a request, never reused while the engine lives."""
+"""Number of one output of a request. Unique within an engine, never reused."""
 
 Tokens = NDArray[np.int32]
-"""Token ids, one dimension, contiguous. Holders must not write to it."""
+"""Token ids, one dimension, contiguous. Read-only by convention: the array is shared, not copied."""
 
 
 @dataclass(frozen=True, slots=True)
 class Sampling:
-    """How a token is chosen. `temperature` 0 is greedy; `top_k` 0, `top_p` 1 and `min_p` 0 are off."""
+    """Sampling parameters. `temperature` 0 is greedy; `top_k` 0, `top_p` 1 and `min_p` 0 are off."""
 
     temperature: float = 0.0
     top_k: int = 0
@@ -26,6 +26,8 @@ class Sampling:
 
 
 class FinishReason(StrEnum):
+    """Why an output ended."""
+
     STOP = "stop"
     LENGTH = "length"
     ABORT = "abort"
@@ -48,7 +50,7 @@ class IdleReason(StrEnum):
 
 
 class PauseMode(StrEnum):
-    """What becomes of those who run: they keep their pages, wait without any, or end."""
+    """The effect of a pause on running requests: they keep their pages, return to the queue, or end."""
 
     IN_PLACE = "in_place"
     RETRACT = "retract"
@@ -56,7 +58,7 @@ class PauseMode(StrEnum):
 
 
 class UpdateMode(StrEnum):
-    """What becomes of those who run when weights change: they finish first, are computed anew, or end."""
+    """The effect of a weight update on running requests: they finish first, are recomputed, or end."""
 
     DRAIN = "drain"
     RETRACT = "retract"
@@ -65,10 +67,10 @@ class UpdateMode(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Logprobs:
-    """Log-probabilities wanted beside those of the tokens chosen.
+    """Log-probabilities to report. The sampled tokens' own are always reported.
 
-    top         of so many most probable tokens, at each output and at each prompt token that is asked for
-    prompt_from of the prompt's tokens from this position on; None for none. The first token has none.
+    top          alternatives per reported token: the most probable tokens at its position
+    prompt_from  first prompt position to report, if any; position 0 has no logprob: nothing precedes it
     """
 
     top: int = 0
@@ -79,12 +81,11 @@ class Logprobs:
 
 
 NO_LOGPROBS = Logprobs()
-"""Those of the tokens chosen are always told."""
 
 
 @dataclass(frozen=True, slots=True)
 class Sibling:
-    """One more output for the same prompt, with an id and a choice of its own."""
+    """A further output for the same prompt, with an id and sampling parameters of its own."""
 
     id: RequestId
     sampling: Sampling
@@ -120,23 +121,22 @@ class Request:
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """Token counts of a request. `cached_tokens` counts prompt tokens not computed at first admission."""
+    """Token counts of an output. `cached_tokens`: prompt tokens found in the cache at its first admission."""
 
     prompt_tokens: int
     completion_tokens: int
     cached_tokens: int
 
 
-@dataclass(frozen=True, slots=True)
-class Alternative:
-    """One of the most probable tokens at a position, the most probable first."""
+class Alternative(NamedTuple):
+    """One of the most probable tokens at a position. Lists of them are sorted, most probable first."""
 
     token: int
     logprob: float
 
 
 class SampledToken(NamedTuple):
-    """A token, chosen or given. `logprob` is of the model's distribution, before temperature."""
+    """A token with its logprob in the model's distribution, before temperature: sampled, or of a prompt."""
 
     token: int
     logprob: float
@@ -145,15 +145,15 @@ class SampledToken(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class PromptLogprobs:
-    """What the model says of the prompt's tokens from position `first` on. Comes before any output."""
+    """Log-probabilities of the prompt tokens from position `first` on. Precedes the output."""
 
     request: RequestId
     first: int
-    scores: tuple[SampledToken, ...]
+    tokens: tuple[SampledToken, ...]
 
 
 class TokenSampled(NamedTuple):
-    """One more output token of a request. `logprob` is of the model's distribution, before temperature."""
+    """The next token of an output. `logprob` is of the model's distribution, before temperature."""
 
     request: RequestId
     token: int
@@ -163,14 +163,14 @@ class TokenSampled(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Ended:
-    """The one terminal event of a request."""
+    """The last event of an output; each output has exactly one."""
 
     request: RequestId
     reason: FinishReason
     usage: Usage
     message: str = ""
     queue_seconds: float = 0.0
-    """How long it waited for its first step, or for its end if it never had one."""
+    """Time until the first step, or until the end if there was no step."""
 
 
 Event = TokenSampled | Ended | PromptLogprobs

@@ -79,7 +79,7 @@ class UpdateWeights(msgspec.Struct, tag=True, frozen=True, array_like=True):
 
 
 class Drain(msgspec.Struct, tag=True, frozen=True, array_like=True):
-    """Refuse new requests and finish the unfinished ones. Answered when none is left."""
+    """Refuse new requests and finish the unfinished ones. Answered when no request is left."""
 
     number: int = 0
 

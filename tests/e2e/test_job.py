@@ -54,7 +54,7 @@ STORIES = [
     [
         r"model +gemma-3-270m \(gemma3\), 3 full layers, 15 layers of window 512",
         r"weights +\d+(\.\d)? MiB",
-        r"KV memory +\d+(\.\d)? [MG]iB, shared by what follows",
+        r"KV memory +\d+(\.\d)? [MG]iB, shared by all layers",
         r"KV full +up to [\d,]+ tokens",
         r"KV window +up to [\d,]+ tokens",
         r"context +[\d,]+ tokens served",

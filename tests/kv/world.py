@@ -1,4 +1,4 @@
-"""The fuzzer's world, whose cache can be made to fail at any primitive."""
+"""A cache world whose cache can be made to fail at any change of its state."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -6,11 +6,12 @@ from typing import Any
 from unittest.mock import patch
 
 from transom.kv.check import inside
+from transom.kv.component_specs import ComponentSpec
 from transom.kv.journal import Journal
-from transom_lab.fuzz.kinds import MIXES, PAGE_SIZES, WINDOWS, components
-from transom_lab.fuzz.snapshot import same
-from transom_lab.fuzz.world import Job
-from transom_lab.fuzz.world import World as FuzzWorld
+from transom.kv.layout import CacheLayout, PrefixCaching
+from transom_lab.worlds.cache_world import CacheWorld, Job
+from transom_lab.worlds.mixes import MIXES, PAGE_SIZES, WINDOWS, components
+from transom_lab.worlds.snapshot import same
 
 __all__ = [
     "MIXES",
@@ -26,11 +27,11 @@ __all__ = [
 
 
 class Fault(Exception):
-    """Injected."""
+    """The injected failure."""
 
 
 class FaultyJournal(Journal):
-    """Refuses the primitive after `fuse` more, while a fuse is set."""
+    """Raises Fault at the change after `fuse` more, if a fuse is set."""
 
     __slots__ = ("fuse",)
 
@@ -47,12 +48,22 @@ class FaultyJournal(Journal):
         super().log(undo, *arguments)
 
 
-class World(FuzzWorld):
-    """A world with a fuse."""
+class World(CacheWorld):
+    """A cache world whose journal can be made to fail."""
 
-    def __init__(self, *arguments: Any, **keywords: Any) -> None:
+    def __init__(
+        self,
+        kinds: tuple[ComponentSpec, ...],
+        pages: tuple[int, ...],
+        page_size: int,
+        *,
+        rows: int = 4,
+        context: int = 64,
+        caching: PrefixCaching = PrefixCaching.ON,
+        **layout: Any,
+    ) -> None:
         with patch("transom.kv.cache.Journal", FaultyJournal):
-            super().__init__(*arguments, **keywords)
+            super().__init__(CacheLayout(kinds, pages, page_size, rows, context, caching, **layout))
 
     def set_fuse(self, fuse: int | None) -> None:
         journal = inside(self.cache).journal
@@ -62,7 +73,7 @@ class World(FuzzWorld):
 
 @contextmanager
 def unchanged(world: World) -> Iterator[None]:
-    """Whatever happens inside leaves the cache as it was."""
+    """Asserts that the block leaves the cache as it was."""
     before = world.snapshot()
     yield
     same(before, world.snapshot())

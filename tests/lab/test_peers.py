@@ -1,4 +1,4 @@
-"""lab/peers.py with a stand-in for llama.cpp's server: what it starts, it ends."""
+"""lab/peers.py with a stand-in for llama.cpp's server: it stops every process that it started."""
 
 import os
 import signal
@@ -17,27 +17,28 @@ import os, sys, time
 sys.path[:0] = {path!r}
 from pathlib import Path
 Path({pid!r}).write_text(str(os.getpid()))
-if {how!r} == "broken":
+if {behavior!r} == "broken":
     sys.exit("error: no such model")
-if {how!r} == "slow":
+if {behavior!r} == "slow":
     time.sleep(1000)
 from tests.bench.fakes import Fake, serve_for_ever, words_back
 def mute(body):
     Path({pid!r} + ".asked").touch()
     time.sleep(1000)
-serve_for_ever(Fake(mute if {how!r} == "mute" else words_back), int(sys.argv[sys.argv.index("--port") + 1]))
+port = int(sys.argv[sys.argv.index("--port") + 1])
+serve_for_ever(Fake(mute if {behavior!r} == "mute" else words_back), port)
 """
 
 
 class Stage:
-    """A folder with a model and a server that behaves as said."""
+    """A folder with a model and a stand-in server. `behavior` is well, broken, slow or mute."""
 
-    def __init__(self, folder: Path, how: str) -> None:
+    def __init__(self, folder: Path, behavior: str) -> None:
         self.folder = folder
         self.pid_file = folder / "pid"
         self.server = folder / "llama-server"
         path = [str(TOOL.parents[1]), *sys.path]
-        script = STAND_IN.format(python=sys.executable, path=path, pid=str(self.pid_file), how=how)
+        script = STAND_IN.format(python=sys.executable, path=path, pid=str(self.pid_file), behavior=behavior)
         self.server.write_text(script)
         self.server.chmod(0o755)
         self.model = write_tiny_gguf(folder / "tiny.gguf")
@@ -57,37 +58,37 @@ class Stage:
         return int(self.pid_file.read_text())
 
 
-def test_both_are_measured_and_ended(tmp_path: Path) -> None:
+def test_both_servers_are_measured_and_stopped(tmp_path: Path) -> None:
     stage = Stage(tmp_path, "well")
     with stage.start("--workloads", "w1", "--json", str(tmp_path / "figures.json")) as tool:
-        shown, trouble = tool.communicate(timeout=DEADLINE_SECONDS)
-    assert "A / B" in shown, shown + trouble
-    assert "w1, repeat 1: 0 of 1 answers are the same from A and B" in shown
+        output, error = tool.communicate(timeout=DEADLINE_SECONDS)
+    assert "A / B" in output, output + error
+    assert "w1, repeat 1: 0 of 1 answers are the same from A and B" in output
     assert (tmp_path / "figures.json").exists()
     assert not is_alive(stage.pid)
 
 
-def test_a_server_that_does_not_start_is_one_line_with_its_last_words(tmp_path: Path) -> None:
+def test_a_server_that_does_not_start_is_reported_in_one_line_with_its_last_output(tmp_path: Path) -> None:
     stage = Stage(tmp_path, "broken")
     with stage.start() as tool:
-        _, trouble = tool.communicate(timeout=DEADLINE_SECONDS)
+        _, error = tool.communicate(timeout=DEADLINE_SECONDS)
     assert tool.returncode == 1
-    assert "llama-server ended with status 1: error: no such model; see " in trouble
-    assert trouble.count("\n") == 1
+    assert "llama-server ended with status 1: error: no such model; see " in error
+    assert error.count("\n") == 1
 
 
 @pytest.mark.parametrize(
-    ("how", "file", "number", "status"),
+    ("behavior", "file", "number", "status"),
     [
         ("slow", "pid", signal.SIGINT, 130),
         ("slow", "pid", signal.SIGTERM, 143),
         ("mute", "pid.asked", signal.SIGTERM, 143),
     ],
 )
-def test_a_signal_ends_it_and_what_it_started(
-    how: str, file: str, number: signal.Signals, status: int, tmp_path: Path
+def test_a_signal_stops_the_tool_and_the_processes_that_it_started(
+    behavior: str, file: str, number: signal.Signals, status: int, tmp_path: Path
 ) -> None:
-    stage = Stage(tmp_path, how)
+    stage = Stage(tmp_path, behavior)
     with stage.start("--workloads", "w1") as tool:
         until(lambda: (tmp_path / file).exists() and stage.pid_file.read_text() != "")
         tool.send_signal(number)

@@ -3,7 +3,7 @@
 import dataclasses
 
 from transom.llm import Options
-from transom.sampling import PARAMETERS, SamplingOptions
+from transom.sampling import PARAMETERS, SamplingOptions, sampling_arguments
 from transom.server import protocol
 from transom.values import Sampling
 
@@ -17,6 +17,7 @@ def test_the_table_the_sampler_the_api_and_the_keywords_name_the_same_parameters
     assert names <= set(protocol.ChatRequest.__struct_fields__)
 
 
-def test_every_default_is_in_its_range() -> None:
-    for name, value in dataclasses.asdict(Sampling()).items():
-        assert PARAMETERS[name].low <= value <= PARAMETERS[name].high
+def test_the_defaults_are_those_of_the_sampler_and_in_range() -> None:
+    defaults = {name: parameter.default for name, parameter in PARAMETERS.items()}
+    assert defaults == dataclasses.asdict(Sampling())
+    assert sampling_arguments(defaults) == defaults

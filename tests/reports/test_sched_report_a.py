@@ -12,7 +12,7 @@ import pytest
 from tests.sched.world import World, minimum
 
 from transom.kv.cache import Holding
-from transom.kv.check import check, inside
+from transom.kv.check import check
 from transom.kv.component_specs import Full, Window
 from transom.kv.layout import PrefixCaching
 from transom.sched.request import Idle
@@ -62,8 +62,8 @@ def with_prefix_computed(
 
 def contents(world: World) -> list[tuple[list[int], list[list[int]]]]:
     """What row 4 names in each component, and what is stored there."""
-    rows = [table.table[ROW].copy() for table in inside(world.cache).tables]
-    return [(row.tolist(), world.runner.stored[c][row].tolist()) for c, row in enumerate(rows)]
+    rows = [table[ROW].copy() for table in world.cache.page_tables]
+    return [(row.tolist(), world.memory.contents.pages(c, row).tolist()) for c, row in enumerate(rows)]
 
 
 @every_layout

@@ -7,6 +7,7 @@ from transom.sched.commands import Drained, WeightsRefused, WeightsUpdated
 from transom.sched.request import Idle, Step
 from transom.values import FinishReason, IdleReason, PauseMode, RequestId, UpdateMode
 from transom.wire import AbortAll, Drain, Pause, Resume, UpdateWeights
+from transom_lab.worlds.scheduler_world import MISSING, UNFIT
 
 
 def prompt(length: int, seed: int = 0) -> list[int]:
@@ -37,7 +38,7 @@ def launch(world: World) -> Step:
 
 def test_all_are_aborted_at_once() -> None:
     world, requests = busy()
-    world.tell(AbortAll())
+    world.send(AbortAll())
     world.drain()
     assert {world.ends[request].reason for request in requests} == {FinishReason.ABORT}
     assert world.scheduler.stats().aborted == 3
@@ -114,7 +115,7 @@ def test_a_clock_that_jumps_back_brings_nobody_to_life_and_ends_nobody() -> None
 def test_a_pause_stops_steps_and_nothing_else(mode: PauseMode) -> None:
     world, requests = busy()
     before = {request: world.texts[request].copy() for request in requests}
-    world.tell(Pause(mode))
+    world.send(Pause(mode))
     late = world.submit(prompt(5, 7), 3, deadline=9.0)
     doomed = world.submit(prompt(5, 8), 3)
     taken = world.step()
@@ -130,17 +131,17 @@ def test_a_pause_stops_steps_and_nothing_else(mode: PauseMode) -> None:
         world.ends[late].reason is FinishReason.DEADLINE and world.ends[doomed].reason is FinishReason.ABORT
     )
     assert world.scheduler.stats().idle[IdleReason.PAUSED] == 5
-    world.tell(Resume())
+    world.send(Resume())
     world.finish()
 
 
 def test_a_pause_may_end_everything() -> None:
     world, requests = busy()
-    world.tell(Pause(PauseMode.ABORT))
+    world.send(Pause(PauseMode.ABORT))
     world.step()
     assert {world.ends[request].reason for request in requests} == {FinishReason.ABORT}
     world.require_empty()
-    world.tell(Resume())
+    world.send(Resume())
     world.submit(prompt(5), 3)
     world.finish()
 
@@ -150,7 +151,7 @@ def test_a_pause_may_end_everything() -> None:
 
 def test_a_drained_engine_finishes_what_it_has_and_takes_nothing_more() -> None:
     world, _ = busy()
-    world.tell(Drain(7))
+    world.send(Drain(7))
     late = world.submit(prompt(4))
     taken = world.step()
     assert [(r.request, r.error.code) for r in taken.rejected] == [(late, "shutting_down")]
@@ -177,7 +178,7 @@ def done_in(world: World, iterations: int = 200) -> tuple[list[object], int]:
 @pytest.mark.parametrize("mode", UpdateMode)
 def test_nothing_computed_under_old_weights_is_read_under_new_ones(mode: UpdateMode) -> None:
     world, requests = busy(4)
-    world.tell(UpdateWeights(3, "new", mode))
+    world.send(UpdateWeights(3, "new", mode))
     done, steps = done_in(world)
     assert done == [WeightsUpdated(3, 1)]
     assert world.weights.loaded == ["new"] and world.cache.epoch == 1
@@ -195,7 +196,7 @@ def test_nothing_computed_under_old_weights_is_read_under_new_ones(mode: UpdateM
 def test_a_drained_update_lets_those_finish_that_have_begun_though_retracted_and_nobody_else() -> None:
     world, (decoding, prefill, waiting) = busy()
     world.retract_all()
-    world.tell(UpdateWeights(1, "new", UpdateMode.DRAIN))
+    world.send(UpdateWeights(1, "new", UpdateMode.DRAIN))
     assert done_in(world)[0] == [WeightsUpdated(1, 1)]
     assert set(world.ends) == {decoding, prefill} and not world.spans(waiting)[1:]
     world.finish()
@@ -203,29 +204,28 @@ def test_a_drained_update_lets_those_finish_that_have_begun_though_retracted_and
 
 def test_one_update_at_a_time_and_none_that_a_pause_would_hold_up() -> None:
     world, _ = busy()
-    world.tell(UpdateWeights(1, "new", UpdateMode.DRAIN))
+    world.send(UpdateWeights(1, "new", UpdateMode.DRAIN))
     world.step()
-    world.tell(UpdateWeights(2, "newer", UpdateMode.RETRACT))
+    world.send(UpdateWeights(2, "newer", UpdateMode.RETRACT))
     (refused,) = world.step().done
     assert isinstance(refused, WeightsRefused) and refused.error.code == "update_under_way"
     world.drain()
     world.submit(prompt(9), 9)
     world.step()
-    world.tell(Pause())
-    world.tell(UpdateWeights(3, "newest", UpdateMode.DRAIN))
+    world.send(Pause())
+    world.send(UpdateWeights(3, "newest", UpdateMode.DRAIN))
     (refused,) = world.step().done
     assert isinstance(refused, WeightsRefused) and refused.error.code == "paused"
-    world.tell(UpdateWeights(4, "newest", UpdateMode.RETRACT))
+    world.send(UpdateWeights(4, "newest", UpdateMode.RETRACT))
     assert world.step().done == (WeightsUpdated(4, 2),)
-    world.tell(Resume())
+    world.send(Resume())
     world.finish()
 
 
 def test_weights_that_do_not_fit_change_nothing_and_those_that_do_not_load_only_retract() -> None:
     world, requests = busy()
-    world.weights.missing.add("gone")
-    world.tell(UpdateWeights(1, "wrong", UpdateMode.ABORT))
-    world.tell(UpdateWeights(2, "gone", UpdateMode.RETRACT))
+    world.send(UpdateWeights(1, UNFIT, UpdateMode.ABORT))
+    world.send(UpdateWeights(2, MISSING, UpdateMode.RETRACT))
     refused = world.step().done
     assert [(r.number, type(r)) for r in refused] == [(1, WeightsRefused), (2, WeightsRefused)]
     assert world.cache.epoch == 0

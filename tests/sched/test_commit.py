@@ -108,7 +108,7 @@ def test_a_step_that_fails_leaves_no_snapshot_that_was_never_written() -> None:
     world = World(page=4, windows=(4,), more=(State(every=8),), pages=(64, 64, 16), chunk=32)
     world.submit(list(range(20)), 4)
     world.step()
-    world.break_next_step()
+    world.fail_next_step()
     world.step()
     world.submit(list(range(20)), 4)
     world.drain()

@@ -5,9 +5,8 @@ import pytest
 from tests.sched.world import World
 
 from transom.sched.policy import SchedulePolicy
-from transom.sched.queue import REMEMBERED
+from transom.sched.queue import OUTPUT_WEIGHT, TENANTS_KEPT
 from transom.sched.request import Progress, Waiting
-from transom.sched.tenants import OUTPUT_WEIGHT
 from transom.values import Request, RequestId
 
 
@@ -158,9 +157,9 @@ def test_a_flood_of_one_tenant_hardly_delays_another() -> None:
 
 def test_names_that_never_come_back_are_forgotten() -> None:
     queue = one_row().scheduler._requests.waiting
-    for number in range(REMEMBERED + 50):
+    for number in range(TENANTS_KEPT + 50):
         request = Request(RequestId(number), np.zeros(4, np.int32), 0, tenant=f"user {number}")
         waiting = Waiting(Progress(request, (number, request.id), 4), 0)
         queue.add(waiting)
         queue.admit(waiting)
-    assert len(queue._lines) == REMEMBERED
+    assert len(queue._tenants) == TENANTS_KEPT

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from tests.sched.world import RunnerBroke, World
+from tests.sched.world import World
 
 from transom.errors import BadRequest
 from transom.kv.check import check
@@ -11,16 +11,17 @@ from transom.sched.scheduler import Scheduler
 from transom.steps import StepResult, StepWork
 from transom.values import Ended, FinishReason, Request, RequestId, SampledToken, Sampling, TokenSampled
 from transom.wire import Submit
+from transom_lab.worlds.runner import RunnerFailed
 
 
 def test_a_broken_step_ends_its_own_requests_and_no_others() -> None:
     world = World(page=4, windows=(4,), pages=(64, 64), rows=1)
     broken, fine = world.submit([1, 2, 3], 4), world.submit([4, 5], 4)
-    world.break_next_step()
+    world.fail_next_step()
     taken = world.step()
-    assert isinstance(taken.failure, RunnerBroke)
+    assert isinstance(taken.failure, RunnerFailed)
     assert taken.events == (
-        Ended(broken, FinishReason.ERROR, world.ends[broken].usage, "RunnerBroke: as told"),
+        Ended(broken, FinishReason.ERROR, world.ends[broken].usage, "RunnerFailed: half way"),
     )
     world.finish()
     assert world.ends[fine].reason is FinishReason.LENGTH
@@ -35,7 +36,7 @@ def test_nothing_of_a_broken_step_is_found_by_the_next(steps_before: int) -> Non
     world.submit(prompt, 8)
     for _ in range(steps_before):
         world.step()
-    world.break_next_step()
+    world.fail_next_step()
     world.step()
     again = world.submit(prompt, 8)
     world.finish()
@@ -48,7 +49,7 @@ def test_a_broken_step_with_a_pending_copy_leaks_nothing() -> None:
     world.submit(prompt, 4)
     world.drain()
     world.submit([*prompt[:10], 40], 2)
-    world.break_next_step()
+    world.fail_next_step()
     world.step()
     assert world.runner.steps[-1].copies
     world.finish()

@@ -91,20 +91,20 @@ def test_priority_classes_are_strict_where_bonuses_are_not() -> None:
 # ---------------------------------------------------------------- ageing
 
 
-def flooded(policy: SchedulePolicy, passed_over_max: int, **fields: object) -> tuple[World, RequestId]:
+def flooded(policy: SchedulePolicy, skipped_max: int, **fields: object) -> tuple[World, RequestId]:
     """Somebody whom the policy likes least waits, and those it likes best keep coming."""
-    world = alone_at_a_time(policy, passed_over_max=passed_over_max, **fields)
+    world = alone_at_a_time(policy, skipped_max=skipped_max, **fields)
     world.submit(fresh(24, 1), 1)
     world.step()
     return world, world.submit(fresh(40, 2), 8)
 
 
 @pytest.mark.parametrize("policy", [LPM, SRPT, PRIORITY])
-@pytest.mark.parametrize("passed_over_max", [2, 8, 20])
+@pytest.mark.parametrize("skipped_max", [2, 8, 20])
 def test_half_the_bound_is_how_often_a_request_that_fits_is_passed_over(
-    policy: SchedulePolicy, passed_over_max: int
+    policy: SchedulePolicy, skipped_max: int
 ) -> None:
-    world, unlucky = flooded(policy, passed_over_max)
+    world, unlucky = flooded(policy, skipped_max)
     passed = 0
     for seed in range(60):
         world.submit([*fresh(16, 1), 70_000 + seed], 1, priority=int(policy is PRIORITY))
@@ -112,7 +112,7 @@ def test_half_the_bound_is_how_often_a_request_that_fits_is_passed_over(
         if world.spans(unlucky):
             break
         passed += 1
-    assert passed == passed_over_max // 2
+    assert passed == skipped_max // 2
     world.finish()
 
 
@@ -130,7 +130,7 @@ def test_the_bound_is_how_often_a_request_is_passed_over_that_finds_no_room(poli
         rows=8,
         chunk=256,
         patience=10_000,
-        passed_over_max=10,
+        skipped_max=10,
         policy=policy,
         outputs_expected=150,
     )
@@ -149,7 +149,7 @@ def test_the_bound_is_how_often_a_request_is_passed_over_that_finds_no_room(poli
 
 
 def test_who_is_aged_comes_by_seniority() -> None:
-    world = alone_at_a_time(SRPT, passed_over_max=6)
+    world = alone_at_a_time(SRPT, skipped_max=6)
     world.submit(fresh(24, 1), 1)
     world.step()
     long = [world.submit(fresh(60 - 10 * n, 2 + n), 1) for n in range(3)]

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from transom.sched.output_lengths import MEMORY, OutputLengths, Outputs
+from transom.sched.output_lengths import HISTORY, OutputHistory, OutputLengths
 
 
 def recent(*lengths: int) -> OutputLengths:
@@ -11,13 +11,13 @@ def recent(*lengths: int) -> OutputLengths:
 
 
 def test_the_first_guess_counts_until_a_dozen_have_ended() -> None:
-    seen = Outputs(32)
-    assert seen.lengths().expected() == 32
+    seen = OutputHistory(32)
+    assert seen.lengths().remaining_of(0) == 32
     for _ in range(11):
-        seen.ended(5)
-    assert seen.lengths().expected() == 32
-    seen.ended(5)
-    assert seen.lengths().expected() == 5
+        seen.add(5)
+    assert seen.lengths().remaining_of(0) == 32
+    seen.add(5)
+    assert seen.lengths().remaining_of(0) == 5
 
 
 @pytest.mark.parametrize(
@@ -34,35 +34,39 @@ def test_the_first_guess_counts_until_a_dozen_have_ended() -> None:
 )
 def test_what_is_to_come_is_the_upper_quartile_of_the_longer_ones(so_far: int, remaining: int) -> None:
     seen = recent(8, 3, 1, 6, 2, 7, 5, 4)
-    assert seen.expected(so_far) == remaining
+    assert seen.remaining_of(so_far) == remaining
     assert seen.remaining(np.array([0, so_far])).tolist() == [6, remaining]
 
 
 def test_all_alike_is_expected_to_be_like_all() -> None:
     seen = recent(*[40] * 10)
-    assert [seen.expected(so_far) for so_far in (0, 10, 39)] == [40, 30, 1]
+    assert [seen.remaining_of(so_far) for so_far in (0, 10, 39)] == [40, 30, 1]
 
 
 def test_those_still_at_it_speak_when_they_are_longer_than_all_that_ended() -> None:
     """Two ended short; two are at 10 and 12, and are taken for 20 and 24."""
-    seen = recent(2, 3).seeing(np.array([12, 1, 3, 10]))
+    seen = recent(2, 3).with_unfinished(np.array([12, 1, 3, 10]))
     assert seen.lengths.tolist() == [2, 3, 20, 24]
-    assert (seen.expected(0), seen.expected(12)) == (20, 12)
-    assert recent(2, 30).seeing(np.array([10])).lengths.tolist() == [2, 30]
+    assert (seen.remaining_of(0), seen.remaining_of(12)) == (20, 12)
+    assert recent(2, 30).with_unfinished(np.array([10])).lengths.tolist() == [2, 30]
 
 
 def test_a_factor_makes_all_longer() -> None:
     seen = recent(2, 2)
-    assert (seen.expected(0, factor=4), seen.expected(5, factor=4), seen.expected(8, factor=4)) == (8, 3, 8)
+    assert (
+        seen.remaining_of(0, factor=4),
+        seen.remaining_of(5, factor=4),
+        seen.remaining_of(8, factor=4),
+    ) == (8, 3, 8)
 
 
 def test_old_outputs_are_forgotten() -> None:
-    seen = Outputs(32)
-    for length in (*[1_000] * MEMORY, *[3] * MEMORY):
-        seen.ended(length)
-    assert seen.lengths().lengths.tolist() == [3] * MEMORY
+    seen = OutputHistory(32)
+    for length in (*[1_000] * HISTORY, *[3] * HISTORY):
+        seen.add(length)
+    assert seen.lengths().lengths.tolist() == [3] * HISTORY
 
 
 def test_at_least_one_token_is_always_to_come() -> None:
     seen = recent(1, 1, 1)
-    assert [seen.expected(so_far) for so_far in range(4)] == [1, 1, 2, 3]
+    assert [seen.remaining_of(so_far) for so_far in range(4)] == [1, 1, 2, 3]

@@ -3,9 +3,8 @@
 import pytest
 from tests.sched.world import World
 
-from transom.sched.pacing import Pace, pace_beside
 from transom.sched.request import Span
-from transom.sched.step_cost import StepCost
+from transom.sched.step_cost import StepCost, TimeBudget, time_left
 
 COST = StepCost(base=2.0, per_span=1.0, per_token=1.0, per_attended=0.0)
 
@@ -23,21 +22,21 @@ COST = StepCost(base=2.0, per_span=1.0, per_token=1.0, per_attended=0.0)
 def test_a_chunk_beside_decodes_has_the_time_that_is_left_and_a_page_at_least(
     target: float, most: int
 ) -> None:
-    assert pace_beside([10, 20], COST, target, floor=4).most(0, 64) == most
+    assert time_left([10, 20], COST, target, floor=4).longest_chunk(0, 64) == most
 
 
 def test_what_a_chunk_takes_is_gone_and_the_page_is_given_once() -> None:
-    pace = Pace(COST, seconds=10.0, floor=4)
-    assert pace.most(0, 64) == 9
-    pace.spend(Span(0, 6))
-    assert (pace.seconds, pace.floor, pace.most(0, 64)) == (3.0, 0, 2)
-    pace.spend(Span(0, 2))
-    assert pace.most(0, 64) == 0
+    time = TimeBudget(COST, seconds=10.0, floor=4)
+    assert time.longest_chunk(0, 64) == 9
+    time.spend(Span(0, 6))
+    assert (time.seconds, time.floor, time.longest_chunk(0, 64)) == (3.0, 0, 2)
+    time.spend(Span(0, 2))
+    assert time.longest_chunk(0, 64) == 0
 
 
 def test_keys_read_from_far_on_cost_time() -> None:
-    pace = Pace(StepCost(per_attended=1.0), seconds=30.0, floor=1)
-    assert (pace.most(0, 64), pace.most(9, 64), pace.most(100, 64)) == (7, 2, 1)
+    time = TimeBudget(StepCost(per_attended=1.0), seconds=30.0, floor=1)
+    assert (time.longest_chunk(0, 64), time.longest_chunk(9, 64), time.longest_chunk(100, 64)) == (7, 2, 1)
 
 
 def paced(target: float | None, cost: StepCost = COST, **fields: object) -> World:

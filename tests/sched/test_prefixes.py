@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from transom.kv.component_specs import Full, State
 from transom.kv.holding import Namespace
 from transom.kv.page_rules import PageRule, RangePages, page_rule
-from transom.sched.prefixes import Promises, Publisher, common_prefix
+from transom.sched.admission import InFlightPrefix, InFlightPrefixes, common_prefix
 from transom.values import Tokens
 
 HERE = Namespace(0, "", None)
@@ -18,16 +18,16 @@ def tokens(*values: int) -> Tokens:
 
 
 def promised(
-    publisher: Publisher,
+    prefix: InFlightPrefix,
     asked: Tokens,
     cached: int = 0,
     gain_min: int = 1,
     page: int = 4,
     more: Sequence[PageRule] = (),
 ) -> bool:
-    promises = Promises([RangePages(Full(), page, keeps_all=True), *more], gain_min)
-    promises.publishers.append(publisher)
-    return promises.is_promised(HERE, asked, cached=cached)
+    in_flight = InFlightPrefixes([RangePages(Full(), page, keeps_all=True), *more], gain_min)
+    in_flight.prefixes.append(prefix)
+    return in_flight.is_worth_waiting_for(HERE, asked, cached=cached)
 
 
 @given(a=st.lists(st.integers(0, 1), max_size=9), b=st.lists(st.integers(0, 1), max_size=9))
@@ -39,37 +39,37 @@ def test_the_common_prefix_is_the_one_found_token_by_token(a: list[int], b: list
 
 
 def test_a_prefix_not_yet_published_is_promised() -> None:
-    assert promised(Publisher(HERE, tokens(*range(12)), 4), tokens(*range(8), 99))
+    assert promised(InFlightPrefix(HERE, tokens(*range(12)), 4), tokens(*range(8), 99))
 
 
 def test_a_prefix_already_published_is_not_promised() -> None:
-    assert not promised(Publisher(HERE, tokens(*range(12)), 8), tokens(*range(8), 99))
+    assert not promised(InFlightPrefix(HERE, tokens(*range(12)), 8), tokens(*range(8), 99))
 
 
 def test_only_whole_pages_are_promised() -> None:
     """Of seven known tokens on pages of four, four will be published."""
-    assert not promised(Publisher(HERE, tokens(*range(7)), 4), tokens(*range(7), 99))
-    assert promised(Publisher(HERE, tokens(*range(7)), 0), tokens(*range(7), 99))
+    assert not promised(InFlightPrefix(HERE, tokens(*range(7)), 4), tokens(*range(7), 99))
+    assert promised(InFlightPrefix(HERE, tokens(*range(7)), 0), tokens(*range(7), 99))
 
 
 def test_a_part_of_a_page_is_promised_until_its_page_is_published() -> None:
     asked = tokens(*range(6), 99)
-    assert promised(Publisher(HERE, tokens(*range(12)), 7), asked, cached=4)
-    assert not promised(Publisher(HERE, tokens(*range(12)), 8), asked, cached=4)
+    assert promised(InFlightPrefix(HERE, tokens(*range(12)), 7), asked, cached=4)
+    assert not promised(InFlightPrefix(HERE, tokens(*range(12)), 8), asked, cached=4)
 
 
 def test_what_is_cached_is_no_gain() -> None:
-    publisher = Publisher(HERE, tokens(*range(12)), 0)
+    publisher = InFlightPrefix(HERE, tokens(*range(12)), 0)
     assert not promised(publisher, tokens(*range(8), 99), cached=8)
     assert not promised(publisher, tokens(*range(8), 99), cached=4, gain_min=5)
 
 
 def test_the_last_token_is_never_promised() -> None:
-    assert not promised(Publisher(HERE, tokens(*range(8)), 0), tokens(0))
+    assert not promised(InFlightPrefix(HERE, tokens(*range(8)), 0), tokens(0))
 
 
 def test_another_namespace_promises_nothing() -> None:
-    other = Publisher(Namespace(0, "tenant", None), tokens(*range(12)), 0)
+    other = InFlightPrefix(Namespace(0, "tenant", None), tokens(*range(12)), 0)
     assert not promised(other, tokens(*range(8), 99))
 
 
@@ -77,8 +77,10 @@ def test_beside_states_only_what_ends_in_a_snapshot_is_promised() -> None:
     """Snapshots each 8 tokens, pages of 4: of 13 shared tokens 8 can be hit."""
     state = page_rule(State(8), 4, 64)
     shared, asked = tokens(*range(24)), tokens(*range(13), 99)
-    assert promised(Publisher(HERE, shared, 0), asked, gain_min=8, more=[state])
-    assert not promised(Publisher(HERE, shared, 0), asked, gain_min=9, more=[state])
-    assert not promised(Publisher(HERE, shared, 8), asked, cached=8, more=[state])
-    assert promised(Publisher(HERE, shared, 8), asked, cached=8), "without states the part of a page is a hit"
-    assert not promised(Publisher(HERE, shared, 4), tokens(*range(7), 99), cached=4, more=[state])
+    assert promised(InFlightPrefix(HERE, shared, 0), asked, gain_min=8, more=[state])
+    assert not promised(InFlightPrefix(HERE, shared, 0), asked, gain_min=9, more=[state])
+    assert not promised(InFlightPrefix(HERE, shared, 8), asked, cached=8, more=[state])
+    assert promised(InFlightPrefix(HERE, shared, 8), asked, cached=8), (
+        "without states the part of a page is a hit"
+    )
+    assert not promised(InFlightPrefix(HERE, shared, 4), tokens(*range(7), 99), cached=4, more=[state])

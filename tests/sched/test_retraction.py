@@ -1,14 +1,14 @@
 from collections.abc import Callable, Mapping, Sequence
 
+from transom.kv.budget import PageCounts
 from transom.sched.retraction import COMPARED, Price, choose_victims, price_per_byte
-from transom.sched.spans import PageCounts
 
 
 def together(gains: Mapping[str, PageCounts]) -> Callable[[Sequence[str]], PageCounts]:
-    def releases(victims: Sequence[str]) -> PageCounts:
+    def freed_by(victims: Sequence[str]) -> PageCounts:
         return tuple(sum(gains[v][c] for v in victims) for c in range(2))
 
-    return releases
+    return freed_by
 
 
 def lacking(*pages: int) -> Callable[[PageCounts], bool]:
@@ -21,7 +21,7 @@ def per_page(recompute: int) -> Price[str]:
 
 def test_one_victim_is_taken_when_one_is_enough() -> None:
     gains = {"c": (1, 1), "b": (4, 4), "a": (4, 4)}
-    victims = choose_victims(lacking(2, 2), ["c", "b", "a"], releases=together(gains), price=per_page(8))
+    victims = choose_victims(lacking(2, 2), ["c", "b", "a"], freed_by=together(gains), price=per_page(8))
     assert victims == ("b",)
 
 
@@ -31,7 +31,7 @@ def test_the_victim_has_the_least_to_recompute_per_page() -> None:
     assert choose_victims(
         lacking(1, 1),
         ["c", "b", "a"],
-        releases=together(gains),
+        freed_by=together(gains),
         price=lambda victim, gain: price_per_byte(gain, (1, 1), cost[victim]),
     ) == ("a",)
 
@@ -42,7 +42,7 @@ def test_bytes_count_and_not_pages() -> None:
     victims = choose_victims(
         lacking(1, 0),
         ["c", "b"],
-        releases=together(gains),
+        freed_by=together(gains),
         price=lambda victim, gain: price_per_byte(gain, (100, 1), cost[victim]),
     )
     assert victims == ("b",)
@@ -51,27 +51,27 @@ def test_bytes_count_and_not_pages() -> None:
 def test_one_far_from_the_junior_end_is_better_than_several() -> None:
     names = [f"{n:02}" for n in range(COMPARED + 4)]
     gains = dict.fromkeys(names, (1, 1)) | {names[-2]: (2, 2)}
-    victims = choose_victims(lacking(2, 2), names, releases=together(gains), price=per_page(8))
+    victims = choose_victims(lacking(2, 2), names, freed_by=together(gains), price=per_page(8))
     assert victims == (names[-2],)
 
 
 def test_the_most_junior_of_equals_is_taken() -> None:
     gains = {"c": (2, 2), "b": (2, 2)}
-    assert choose_victims(lacking(1, 0), ["c", "b"], releases=together(gains), price=per_page(8)) == ("c",)
+    assert choose_victims(lacking(1, 0), ["c", "b"], freed_by=together(gains), price=per_page(8)) == ("c",)
 
 
 def test_several_are_taken_from_the_junior_end_when_one_is_not_enough() -> None:
     gains = {"d": (1, 0), "c": (1, 0), "b": (1, 1), "a": (1, 1)}
-    victims = choose_victims(lacking(2, 1), ["d", "c", "b", "a"], releases=together(gains), price=per_page(8))
+    victims = choose_victims(lacking(2, 1), ["d", "c", "b", "a"], freed_by=together(gains), price=per_page(8))
     assert victims == ("d", "c", "b")
 
 
 def test_nobody_is_retracted_in_vain() -> None:
     gains = {"c": (1, 0), "b": (1, 0)}
-    assert choose_victims(lacking(1, 1), ["c", "b"], releases=together(gains), price=per_page(8)) == ()
-    assert choose_victims(lacking(1, 1), [], releases=together(gains), price=per_page(8)) == ()
+    assert choose_victims(lacking(1, 1), ["c", "b"], freed_by=together(gains), price=per_page(8)) == ()
+    assert choose_victims(lacking(1, 1), [], freed_by=together(gains), price=per_page(8)) == ()
 
 
 def test_a_component_with_room_to_spare_does_not_count() -> None:
     gains = {"c": (0, 3)}
-    assert choose_victims(lacking(-5, 2), ["c"], releases=together(gains), price=per_page(8)) == ("c",)
+    assert choose_victims(lacking(-5, 2), ["c"], freed_by=together(gains), price=per_page(8)) == ("c",)

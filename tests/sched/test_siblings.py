@@ -103,11 +103,8 @@ def test_an_abort_in_flight_takes_only_its_own(victim: int) -> None:
     step = world.scheduler.commit(world.scheduler.plan())
     (end,) = world.scheduler.abort(RequestId(first + victim))
     for event in world.scheduler.apply(step, world.runner.run(step.work)):  # type: ignore[union-attr, arg-type]
-        world._record(event)
-    if victim == 0:  # its heir computes the prompt; the runner has chosen for siblings that were not born
-        for other in family(first, 3)[1:]:
-            del world.runner.known[other][20:], world.runner.truth[other][20:]
-    world._record(end)
+        world.record(event)
+    world.record(end)
     world.finish()
 
 
@@ -124,7 +121,7 @@ def test_retraction_amid_the_prompt_keeps_the_family_together() -> None:
 def test_a_failed_step_ends_the_family_it_computes_for() -> None:
     world = World(page=4, windows=(4,), pages=(64, 64), chunk=32)
     first = world.submit(prompt(20), 6, siblings=2)
-    world.break_next_step()
+    world.fail_next_step()
     world.drain()
     assert {world.ends[one].reason for one in family(first, 3)} == {FinishReason.ERROR}
     world.submit(prompt(20), 6, siblings=2)
@@ -140,7 +137,7 @@ def test_a_step_that_fails_before_a_forks_copies_ran_ends_who_waits_for_them(
     while world.scheduler.stats().forks < 2:
         world.step()
     world.set_chunk(1)
-    world.break_next_step()
+    world.fail_next_step()
     world.step()
     world.set_chunk(32)
     world.drain()

@@ -2,8 +2,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from transom.sched.draft import chunk_end, fit_end, is_cut
 from transom.sched.request import Span
-from transom.sched.spans import chunk_end, fit_end, is_cut
 
 small = st.integers(0, 60)
 pages = st.sampled_from([1, 3, 4, 16])

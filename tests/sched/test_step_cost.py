@@ -36,12 +36,12 @@ def test_keys_are_those_counted_token_by_token(start: int, end: int, window: int
 
 def test_a_step_is_counted_over_all_its_spans() -> None:
     step = work((9, 10), (0, 4), (4, 5))
-    assert counts_of(step) == StepCounts(spans=3, tokens=6, choices=2, attended=10 + 10 + 5, near=0)
+    assert counts_of(step) == StepCounts(spans=3, tokens=6, sampled=2, attended=10 + 10 + 5, near=0)
     assert counts_of(step, window=3).near == 3 + (1 + 2 + 3 + 3) + 3
 
 
 def test_a_step_costs_its_counts_times_the_rates() -> None:
-    cost = StepCost(1.0, 0.5, 0.25, 0.125, per_choice=2.0, per_near=4.0, window=3)
+    cost = StepCost(1.0, 0.5, 0.25, 0.125, per_sampled=2.0, per_near=4.0, window=3)
     assert cost.seconds(work((9, 10), (0, 4), (4, 5))) == 1 + 3 * 0.5 + 6 * 0.25 + 25 * 0.125 + 2 * 2 + 15 * 4
     assert cost.of_span(0, 4) == 0.5 + 4 * 0.25 + 10 * 0.125 + 9 * 4
 

@@ -12,7 +12,7 @@ from transom.sched.step_cost import StepCost
 
 PAGES = (1, 3, 4, 16)
 WINDOWS = (1, 2, 4, 7, 16)
-SEEDS = range(6)
+SEEDS = [*range(4), *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(4, 16))]
 
 
 def random_world(random: random.Random, page: int, window: int) -> World:
@@ -39,7 +39,7 @@ def random_world(random: random.Random, page: int, window: int) -> World:
         outputs_expected=random.choice([1, 4, 20]),
         prefix_gain_min=random.choice([1, 4]),
         policy=random.choice(list(SchedulePolicy)),
-        passed_over_max=random.choice([1, 4, 256]),
+        skipped_max=random.choice([1, 4, 256]),
         target_seconds=random.choice([None, 4.0]),
     )
 
@@ -67,7 +67,7 @@ def disturb(random: random.Random, world: World) -> None:
     elif chance < 0.10:
         world.abort(random.choice(list(world.requests)))
     elif chance < 0.13:
-        world.break_next_step()
+        world.fail_next_step()
 
 
 @pytest.mark.parametrize("window", WINDOWS)
@@ -84,8 +84,8 @@ def test_every_text_is_the_cold_text_and_every_request_ends_once(seed: int, page
             world.step()
             disturb(rng, world)
     work = sum(len(r.prompt) + r.max_tokens for r in world.requests.values())
-    world.drain(turns_max=3 * work + 50)
-    world.runner.breaks_next = False
+    world.drain(iterations_max=3 * work + 50)
+    world.runner.failure = None
     world.require_all_cold()
     world.require_empty()
 
@@ -109,21 +109,24 @@ def test_what_each_row_holds_alone_is_what_would_come_back_if_it_went(page: int)
     assert compared > 50
 
 
-def test_the_worlds_show_what_they_are_to_show() -> None:
-    """Hits, copies of partial pages, retractions, recomputation: all really happen."""
-    worlds = []
-    for seed in range(100):
-        rng = random.Random(seed)
-        world = random_world(rng, rng.choice(PAGES), rng.choice(WINDOWS))
-        stems = [[rng.randrange(50) for _ in range(rng.randint(4, 30))] for _ in range(2)]
-        for _ in range(10):
-            submit_random(rng, world, stems)
-        world.step()
-        disturb(rng, world)
-        world.drain()
-        worlds.append(world)
-    stats = [world.scheduler.stats() for world in worlds]
-    assert sum(s.cached_tokens > 0 for s in stats) >= 10
-    assert sum(s.retractions > 0 for s in stats) >= 5
-    assert sum(s.recomputed_tokens > 0 for s in stats) >= 5
-    assert sum(any(work.copies for work in world.runner.steps) for world in worlds) >= 5
+@pytest.mark.parametrize("worlds", [25, pytest.param(100, marks=pytest.mark.slow)])
+def test_random_worlds_hit_copy_retract_and_recompute(worlds: int) -> None:
+    """Otherwise the tests above would compare texts of requests that never met."""
+    played = [played_world(seed) for seed in range(worlds)]
+    stats = [world.scheduler.stats() for world in played]
+    assert sum(s.cached_tokens > 0 for s in stats) >= worlds / 10
+    assert sum(s.retractions > 0 for s in stats) >= worlds / 20
+    assert sum(s.recomputed_tokens > 0 for s in stats) >= worlds / 20
+    assert sum(any(work.copies for work in world.runner.steps) for world in played) >= worlds / 20
+
+
+def played_world(seed: int) -> World:
+    rng = random.Random(seed)
+    world = random_world(rng, rng.choice(PAGES), rng.choice(WINDOWS))
+    stems = [[rng.randrange(50) for _ in range(rng.randint(4, 30))] for _ in range(2)]
+    for _ in range(10):
+        submit_random(rng, world, stems)
+    world.step()
+    disturb(rng, world)
+    world.drain()
+    return world

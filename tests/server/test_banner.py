@@ -35,7 +35,7 @@ def test_a_shared_budget_is_said_once_and_what_each_pool_could_have_of_it() -> N
     parts = tuple(msgspec.structs.replace(part, shared=True, bytes=6 << 20) for part in ready().components)
     lines = banner.banner_lines(msgspec.structs.replace(ready(), components=parts), "toy", "http://x")
     texts = {line.label: line.text for line in lines}
-    assert texts["KV memory"] == "6.0 MiB, shared by what follows"
+    assert texts["KV memory"] == "6.0 MiB, shared by all layers"
     assert texts["KV full"] == "up to 1,024 tokens"
 
 

@@ -11,8 +11,7 @@ from tests.over_http import refused
 from transom.cli.main import main
 from transom.config import ServerConfig
 from transom.errors import ConfigError
-from transom.server.app import RequestIds
-from transom.server.middleware import Keys
+from transom.server.middleware import ApiKeys, RequestIds
 from transom.server.responses import json_response
 
 KEYS = ("first key", "zweiter-Schlüssel".encode().hex())
@@ -24,7 +23,7 @@ async def app(scope: Scope, receive: Receive, send: Send) -> None:
 
 def ask(path: str, headers: Mapping[str, str] | None = None) -> httpx.Response:
     async def asked() -> httpx.Response:
-        transport = httpx.ASGITransport(RequestIds(Keys(app, KEYS)))
+        transport = httpx.ASGITransport(RequestIds(ApiKeys(app, KEYS)))
         async with httpx.AsyncClient(transport=transport, base_url="http://toy") as http:
             return await http.post(path, headers=headers)
 

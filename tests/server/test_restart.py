@@ -16,7 +16,7 @@ from tests.server.toy import Running, running_server
 from tests.serving import descendants
 
 from transom.config import EngineConfig, ServerConfig
-from transom.engine.supervisor import Recipe
+from transom.engine.supervisor import EngineLaunch
 from transom.server.errors import RETRY_AFTER_SECONDS
 from transom.server.launch import uvicorn_config
 
@@ -163,4 +163,4 @@ def test_a_request_that_waits_for_its_body_meets_the_next_engine(tmp_path: Path)
     ],
 )
 def test_enough_is_five_crashes_within_a_minute(crashes: list[float], enough: bool) -> None:
-    assert Recipe(EngineConfig()).is_enough(crashes) is enough
+    assert EngineLaunch(EngineConfig()).is_enough(crashes) is enough

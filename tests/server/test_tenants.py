@@ -1,4 +1,4 @@
-"""Who asks, from the body or from the key that came with it, on its way to the scheduler."""
+"""The tenant of a request: the field `user` or a digest of the API key, as far as the scheduler."""
 
 import httpx
 import numpy as np
@@ -6,32 +6,32 @@ import pytest
 from starlette.requests import Request
 
 from transom import values, wire
-from transom.server.app import _named
+from transom.server.app import _set_default_tenant
 from transom.server.protocol import CompletionRequest
 
 
-def named(user: str | None, key: str | None) -> str | None:
+def tenant(user: str | None, key: str | None) -> str | None:
     headers = [] if key is None else [(b"authorization", key.encode())]
-    return _named(
-        CompletionRequest(prompt="x", user=user), Request({"type": "http", "headers": headers})
-    ).user
+    body = CompletionRequest(prompt="x", user=user)
+    _set_default_tenant(body, Request({"type": "http", "headers": headers}))
+    return body.user
 
 
-def test_a_user_in_the_body_goes_before_the_key() -> None:
-    assert named("ann", "Bearer secret") == "ann"
+def test_the_field_user_takes_precedence_over_the_key() -> None:
+    assert tenant("ann", "Bearer secret") == "ann"
 
 
-def test_a_key_is_told_apart_from_others_and_not_kept() -> None:
-    one, two = named(None, "Bearer secret"), named(None, "Bearer other")
+def test_keys_are_distinguished_by_a_digest_and_not_stored() -> None:
+    one, two = tenant(None, "Bearer secret"), tenant(None, "Bearer other")
     assert one != two and one is not None and "secret" not in one
-    assert one == named("", "Bearer secret")
+    assert one == tenant("", "Bearer secret")
 
 
-def test_nobody_is_nobody() -> None:
-    assert named(None, None) is None
+def test_a_request_without_user_or_key_has_no_tenant() -> None:
+    assert tenant(None, None) is None
 
 
-def test_the_scheduler_is_told() -> None:
+def test_the_tenant_reaches_the_scheduler() -> None:
     submitted = values.Request(values.RequestId(1), np.zeros(1, np.int32), max_tokens=1, tenant="ann")
     received = wire.decode_to_engine(wire.encode(wire.Submit(submitted)))
     assert isinstance(received, wire.Submit) and received.request.tenant == "ann"

@@ -15,10 +15,9 @@ import numpy as np
 
 from transom import logs, wire
 from transom.config import EngineConfig, LogConfig, ServerConfig
-from transom.engine.supervisor import Recipe
+from transom.engine.supervisor import EngineLaunch
 from transom.errors import BadRequest, TransomError
-from transom.server.launch import Site, serve
-from transom.server.listen import listen
+from transom.server.launch import ServerLaunch, listen, serve
 from transom.text.chat import normalize
 from transom.text.detokenize import Detokenizer
 from transom.text.model_text import Message
@@ -104,9 +103,9 @@ def main(model: str, finish_seconds: float, log_format: str) -> int:
     logs.configure(log_config)
     command = (sys.executable, str(FAKE_ENGINE))
     # However slow the machine: five crashes are too many.
-    recipe = Recipe(EngineConfig(model=model), log_config, command, crashes_seconds=3600)
+    recipe = EngineLaunch(EngineConfig(model=model), log_config, command, crashes_seconds=3600)
     try:
-        serve(Site(server, recipe, "toy", ByteText), listen("127.0.0.1", 0), announce)
+        serve(ServerLaunch(server, recipe, "toy", ByteText), listen("127.0.0.1", 0), announce)
     except TransomError as error:
         print(f"transom: {error}", file=sys.stderr)
         return 1

@@ -135,9 +135,23 @@ def test_what_the_wheel_says_it_needs_is_all_it_needs(installed: Venv, tiny: Pat
     assert "wrong" not in installed.run("transom", "doctor", str(tiny), "--port", "0")
     words = ("generate", "the cat", "--model", str(tiny), "--max-tokens", "8", "--ignore-eos")
     assert installed.run("transom", *words).strip()
-    assert "repair 1/5" in installed.run("transom", "story", "repair", "--frame", "1")
+    assert "story" not in installed.run("transom", "--help")
     where = installed.run("python", "-c", "import transom; print(transom.LLM, transom.__file__)")
     assert str(installed.folder) in where
+
+
+def test_the_lab_is_a_wheel_of_its_own_whose_commands_join_transom(
+    work: Path, checkout: Path, wheel: Path
+) -> None:
+    lab = built(str(checkout / "lab"), work / "lab-wheel")
+    assert {name.split("/")[0] for name in members(lab)} == {
+        "transom_lab",
+        f"transom_lab-{__version__}.dist-info",
+    }
+    both = fresh(work / "both")
+    both.run("python", *PIP, "install", str(wheel), str(lab))
+    assert "repair 1/5" in both.run("transom", "story", "repair", "--frame", "1")
+    assert "kernels" in both.run("transom", "bench", "--help")
 
 
 def test_the_wheel_serves(installed: Venv, tiny: Path) -> None:

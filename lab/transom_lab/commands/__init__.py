@@ -1,1 +1,1 @@
-"""Commands that join `transom` through the entry point groups `transom.commands` and `transom.bench`."""
+"""Commands of the lab. The entry points in lab/pyproject.toml add them to the `transom` command."""

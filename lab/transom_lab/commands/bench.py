@@ -1,4 +1,4 @@
-"""`transom bench micro`, `kv`, `sched` and `cost`."""
+"""`transom bench micro`, `kv`, `sched` and `cost`: their flags."""
 
 import argparse
 from dataclasses import replace
@@ -12,51 +12,54 @@ from transom.config import EngineConfig
 from transom.errors import ConfigError
 
 if TYPE_CHECKING:
-    from transom.bench.sheet import Wanted
+    from transom.bench.sheet import ResultFiles
 
 COST_HELP = """\
-Fit what a step of the engine takes on this machine: a minute on idle cores.
+Fit a cost model to the steps of the engine on this machine. Takes a minute; the cores must be idle.
 
   transom bench cost
   transom bench cost --model model.gguf --output cost.json
 
-It runs small batches of random prompts through the real engine, fits a cost model by least squares, prints
-which kinds of step are furthest from it, and leaves it in the cache folder, where transom simulate finds it.
+The command times small batches of random prompts in the real engine, fits the rates of the cost model by
+least squares, prints the steps that fit worst, and writes the rates to the cache folder, where transom
+simulate reads them.
 """
 
 MICRO_HELP = """\
-Time the native kernels one by one, at the sizes of the default model: the best of several runs.
+Time each native kernel alone, at the sizes of the default model. Each figure is the fastest of several runs.
 
   transom bench micro
   transom bench micro head layers --threads 1 --svg pictures
   transom bench micro layers --isa avx512,avx2,portable
 
-Parts: head (the output matrix), layers (the other matrices), attention, small (norms, gates, rotation),
-choose (sampling). GB/s are bytes that must be read, GMAC/s multiplications with an addition.
+Parts: head (the output matrix), layers (the matrices of the layers), attention, small (norms, gates,
+rotation), choose (sampling). GB/s counts the bytes that must be read, GMAC/s multiply-additions.
 """
 
 KV_HELP = """\
-Time the memory core, without a model: looking a prompt up, admitting, publishing, reclaiming.
+Time the operations of the KV cache without a model: match a prompt, admit, publish, evict.
 
   transom bench kv
   transom bench kv --json kv.json
 
-100,000 tokens are cached, of 1,000 sequences that share 30 beginnings; medians, with pages of 16 tokens and
-of 1. Each figure is checked to be of the path it names: what is looked up is found.
+The cache holds 100,000 tokens: 1,000 sequences that share 30 prefixes. Figures are medians, with pages of 16
+tokens and of 1. Each benchmark asserts that it takes the path it is named for; hits, for example, are hits.
 """
 
 SCHED_HELP = """\
-Time the scheduler, without a model: 256 requests run, and each step computes one token of each.
+Time the scheduler without a model: 256 requests run, and each step computes one token of each.
 
   transom bench sched
   transom bench sched --json sched.json
 
-Medians of CPU time. An admission attempt is what a plan takes longer for one request that waits.
+Figures are medians of CPU time. An admission attempt is the time that one waiting request adds to a plan.
 """
+
+THREADS_HELP = "threads that compute; default: the cores that this process may use"
 
 
 def add_kv(kinds: Any) -> Parser:
-    return _add(kinds, "kv", _kv, "the memory core", KV_HELP)
+    return _add(kinds, "kv", _kv, "the KV cache", KV_HELP)
 
 
 def add_sched(kinds: Any) -> Parser:
@@ -72,13 +75,15 @@ def _add(kinds: Any, name: str, run: Any, about: str, description: str) -> Parse
 
 
 def add_micro(kinds: Any) -> Parser:
-    parser = _add(kinds, "micro", _micro, "kernels", MICRO_HELP)
+    parser = _add(kinds, "micro", _micro, "the native kernels", MICRO_HELP)
     parser.usage = "transom bench micro [PART ...] [flags]"
     parser.add_argument("parts", nargs="*", metavar="PART", help="default: all")
     parser.add_argument(
-        "--isa", metavar="NAME,...", help="instruction sets, compared with the first; default: the one in use"
+        "--isa",
+        metavar="NAME,...",
+        help="instruction sets; the rest are compared with the first; default: the one in use",
     )
-    parser.add_argument("--threads", type=int, metavar="N", help="default: the cores this process may use")
+    parser.add_argument("--threads", type=int, metavar="N", help=THREADS_HELP)
     return parser
 
 
@@ -87,28 +92,33 @@ def add_cost(kinds: Any) -> Parser:
         kinds,
         "cost",
         _cost,
-        help="what a step takes",
+        help="fit the cost model of transom simulate",
         usage="transom bench cost [flags]",
         description=COST_HELP,
         epilog=GEMMA_HELP,
     )
     parser.add_argument("--model", metavar="MODEL", help=MODEL_HELP)
-    parser.add_argument("--threads", type=int, metavar="N", help="default: the cores this process may use")
-    parser.add_argument("--seed", type=int, default=0, metavar="N", help="of prompts; default %(default)s")
+    parser.add_argument("--threads", type=int, metavar="N", help=THREADS_HELP)
     parser.add_argument(
-        "--output", type=Path, metavar="FILE", help="default: in the cache folder; needed with --model"
+        "--seed", type=int, default=0, metavar="N", help="of the prompts; default %(default)s"
+    )
+    parser.add_argument(
+        "--output",
+        type=Path,
+        metavar="FILE",
+        help="file for the rates; default: one in the cache folder; required with --model",
     )
     return parser
 
 
-# ---------------------------------------------------------------- running them
+# ---------------------------------------------------------------- running
 
 
 def _cost(options: argparse.Namespace) -> None:
     require("--seed", options.seed, 0, 2**63 - 1)
     config = EngineConfig(model=options.model, threads=options.threads)
     find_model(options.model)
-    from transom_lab.sim.bench import bench_cost
+    from transom_lab.sim.calibration import bench_cost
 
     bench_cost(config, options.seed, options.output)
 
@@ -119,24 +129,24 @@ def _micro(options: argparse.Namespace) -> None:
     try:
         from transom_lab.microbench.kernels import DEFAULT, bench_micro
     except ImportError as error:
-        raise ConfigError(f"kernels are native, and the extension cannot be loaded ({error})") from None
+        raise ConfigError(f"bench micro needs the native extension; it cannot be loaded ({error})") from None
     sizes = replace(DEFAULT, isas=tuple(options.isa.split(","))) if options.isa else DEFAULT
-    bench_micro(options.parts, _wanted(options), options.threads, sizes)
+    bench_micro(options.parts, _result_files(options), options.threads, sizes)
 
 
 def _kv(options: argparse.Namespace) -> None:
     from transom_lab.microbench.memory import bench_kv
 
-    bench_kv(_wanted(options))
+    bench_kv(_result_files(options))
 
 
 def _sched(options: argparse.Namespace) -> None:
     from transom_lab.microbench.scheduling import bench_sched
 
-    bench_sched(_wanted(options))
+    bench_sched(_result_files(options))
 
 
-def _wanted(options: argparse.Namespace) -> "Wanted":
-    from transom.bench.sheet import Wanted
+def _result_files(options: argparse.Namespace) -> "ResultFiles":
+    from transom.bench.sheet import ResultFiles
 
-    return Wanted(options.json, options.svg)
+    return ResultFiles(options.json, options.svg)

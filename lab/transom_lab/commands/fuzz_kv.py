@@ -1,4 +1,4 @@
-"""`transom fuzz-kv`."""
+"""`transom fuzz-kv`: its flags."""
 
 import argparse
 from typing import Any
@@ -6,8 +6,8 @@ from typing import Any
 from transom.cli.parser import Parser, add_command
 
 HELP = """\
-Try to break the memory core: random operations on many small caches, under an oracle that knows what
-every page must hold. What is not given is drawn. A failure is shrunk to a short script and printed.
+Run random operations on many small KV caches, and compare every page with an oracle that knows its contents.
+Options that are not given are drawn at random. A failure is shrunk to a short script and printed.
 
   transom fuzz-kv --seed 7 --ops 1000000
   transom fuzz-kv --page-size 4 --window 7 --mix FW
@@ -20,7 +20,7 @@ def add(commands: Any) -> Parser:
         commands,
         "fuzz-kv",
         _run,
-        help="try to break the memory core",
+        help="fuzz the KV cache",
         usage="transom fuzz-kv [flags]",
         description=HELP,
     )
@@ -29,20 +29,20 @@ def add(commands: Any) -> Parser:
         type=int,
         default=0,
         metavar="N",
-        help="the same seed, the same operations; default %(default)s",
+        help="seed of the operations; default %(default)s",
     )
     parser.add_argument(
-        "--ops", type=int, default=50_000, metavar="M", help="operations in all; default %(default)s"
+        "--ops", type=int, default=50_000, metavar="M", help="total number of operations; default %(default)s"
     )
-    parser.add_argument("--page-size", type=int, metavar="N", help="tokens per page; default: drawn")
-    parser.add_argument("--window", type=int, metavar="N", help="tokens of the windows; default: drawn")
+    parser.add_argument("--page-size", type=int, metavar="N", help="tokens per page; default: random")
+    parser.add_argument("--window", type=int, metavar="N", help="tokens of the windows; default: random")
     parser.add_argument(
         "--mix",
         metavar="MIX",
-        help="components by letter: F full, W window, V a wider one, L one beyond the context, C chunked, "
-        "S a recurrent state; default: drawn",
+        help="one letter per component: F full, W window, V wider window, L window longer than the context, "
+        "C chunked, S recurrent state; default: random",
     )
-    parser.add_argument("--replay", metavar="FILE", help="run a printed script instead")
+    parser.add_argument("--replay", metavar="FILE", help="run a script that a failure printed")
     return parser
 
 

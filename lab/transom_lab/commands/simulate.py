@@ -1,4 +1,7 @@
-"""`transom simulate`."""
+"""`transom simulate`: its flags. The work is in `transom_lab.sim.command` and `transom_lab.faults.command`.
+
+Both are imported when the command runs: `transom --help` must not wait for numpy and rich.
+"""
 
 import argparse
 from pathlib import Path
@@ -8,19 +11,20 @@ from transom.cli.model import add_memory_flags, add_step_flags, engine_config
 from transom.cli.parser import Parser, add_command, require
 
 HELP = """\
-Play a workload through the real scheduler and the real memory core, in virtual time: a cost model stands
-in for the model. The same seed, the same result. No model file is needed.
+Play a workload through the real scheduler and the real KV cache in virtual time. A cost model replaces the
+model, so no model file is needed. The same seed gives the same result.
 
   transom simulate --workload agents --kv-bytes 64M
   transom simulate --workload day --compare value,lru --svg pictures
   transom simulate --trace trace.jsonl --model-shape gpt-oss-20b --cost h200 --kv-bytes 8G
   transom simulate --faults --seeds 1000
 
-Workloads: w1, w2c8, w2c16, w3, w4, w4s (a benchmark's clients), agents, rollouts, documents, bursts, day.
-A trace is JSON lines; docs/simulator.md has its fields. Mooncake's traces are read as they are.
+Workloads: w1, w2c8, w2c16, w3, w4, w4s (those of transom bench serve), agents, rollouts, documents, bursts,
+day. A trace file has one request per line, as JSON; docs/simulator.md lists the fields. Mooncake's traces
+work as they are.
 
-The table that comes out has times at p50, p90 and p99, prompt tokens by how requests began (found in memory,
-repaired, computed), what was computed again, and the most memory of each kind.
+The result is a table: latencies at p50, p90 and p99, how many prompt tokens were found in the cache, repaired
+or computed, how many were computed again after a retraction, and the peak memory of each component.
 """
 
 
@@ -34,7 +38,7 @@ def add(commands: Any) -> Parser:
         description=HELP,
     )
     _add_workload_flags(parser)
-    machine = parser.add_argument_group("what it runs on")
+    machine = parser.add_argument_group("model and machine")
     machine.add_argument(
         "--model-shape",
         default="gemma3-270m",
@@ -44,78 +48,79 @@ def add(commands: Any) -> Parser:
     machine.add_argument(
         "--cost",
         metavar="COST",
-        help="what a step takes: a JSON file of transom bench cost, or h200 or h100 (assumed); default: as "
-        "fitted on this machine, else as fitted on two cores of a Xeon",
+        help="cost model of a step: a file written by transom bench cost, or h200 or h100 (assumptions); "
+        "default: the one fitted on this machine, otherwise one fitted on two cores of a Xeon",
     )
     machine.add_argument(
         "--turnaround-ms",
         type=float,
         default=0.0,
         metavar="T",
-        help="milliseconds from an answer's end until a client's next request can arrive; "
-        "default %(default)g",
+        help="milliseconds between the end of an answer and the client's next request; default %(default)g",
     )
     add_memory_flags(parser)
     add_step_flags(parser)
     _add_result_flags(parser)
     _add_fault_flags(parser)
+    # engine_config expects the flags of a command that loads a model.
     parser.set_defaults(model=None, threads=None)
     return parser
 
 
 def _add_workload_flags(parser: argparse.ArgumentParser) -> None:
-    group = parser.add_argument_group("what is asked")
-    which = group.add_mutually_exclusive_group()
-    which.add_argument(
-        "--workload", default="agents", metavar="NAME", help="one of those above; default %(default)s"
+    group = parser.add_argument_group("requests")
+    source = group.add_mutually_exclusive_group()
+    source.add_argument(
+        "--workload", default="agents", metavar="NAME", help="one of the above; default %(default)s"
     )
-    which.add_argument("--trace", type=Path, metavar="FILE", help="play a trace file instead")
+    source.add_argument("--trace", type=Path, metavar="FILE", help="play a trace file instead")
     group.add_argument(
-        "--requests", type=int, metavar="N", help="about so many; default: as many as the workload has"
+        "--requests", type=int, metavar="N", help="draw about N requests; default: the workload's own number"
     )
     group.add_argument(
         "--seed",
         type=int,
         default=0,
         metavar="N",
-        help="the same seed, the same workload; default %(default)s",
+        help="seed of the workload; default %(default)s",
     )
-    group.add_argument("--save-trace", type=Path, metavar="FILE", help="write the workload as a trace")
+    group.add_argument("--save-trace", type=Path, metavar="FILE", help="write the workload as a trace file")
 
 
 def _add_result_flags(parser: argparse.ArgumentParser) -> None:
-    group = parser.add_argument_group("what comes out, beside a table")
+    group = parser.add_argument_group("results")
     group.add_argument(
-        "--compare", metavar="A,B", help="play once for each of these cache policies, side by side"
+        "--compare", metavar="A,B", help="play once with each of these cache policies, side by side"
     )
     group.add_argument(
         "--regret",
         action="store_true",
-        help="what each cache policy finds of what could be found, by who knows the trace and at most",
+        help="compare the prompt tokens that each cache policy finds with the best possible policy",
     )
     group.add_argument("--json", type=Path, metavar="FILE", help="write all figures")
     group.add_argument(
         "--svg",
         type=Path,
         metavar="DIR",
-        help="draw memory over time, hits over time, and times to first token",
+        help="draw memory and hits over time, and the distribution of times to first token",
     )
 
 
 def _add_fault_flags(parser: argparse.ArgumentParser) -> None:
-    group = parser.add_argument_group("trouble instead of a workload")
+    group = parser.add_argument_group("faults instead of a workload")
     group.add_argument(
         "--faults",
         action="store_true",
-        help="short lives of a scheduler drawn from seeds: aborts, crashes, pauses, new weights, floods of "
-        "impossible requests, small pools. Every turn is judged; a failure is shrunk and told",
+        help="run short lives of a scheduler with random faults: aborts, crashes, pauses, weight updates, "
+        "floods of impossible requests, small pools. A judge checks every iteration; a failure is shrunk "
+        "and printed",
     )
-    group.add_argument("--seeds", type=int, metavar="N", help="lives, from --seed on; default 1000")
+    group.add_argument("--seeds", type=int, metavar="N", help="number of lives, from --seed on; default 1000")
     group.add_argument(
-        "--steps", type=int, default=60, metavar="N", help="turns with trouble in a life; default %(default)s"
+        "--steps", type=int, default=60, metavar="N", help="fault iterations per life; default %(default)s"
     )
-    group.add_argument("--turns", type=int, metavar="N", help="lives until there were so many turns in all")
-    group.add_argument("--only", metavar="EVENTS", help="of one life these events, like 0-3,7")
+    group.add_argument("--turns", type=int, metavar="N", help="run lives until they have N iterations in all")
+    group.add_argument("--only", metavar="EVENTS", help="replay only these events of one life, such as 0-3,7")
 
 
 def _run(options: argparse.Namespace) -> None:
@@ -129,10 +134,10 @@ def _run(options: argparse.Namespace) -> None:
     if options.requests is not None:
         require("--requests", options.requests, 1, 10_000_000)
     engine = engine_config(options)
-    from transom_lab.sim.command import Asked, simulate
+    from transom_lab.sim.command import SimulateOptions, simulate
 
     simulate(
-        Asked(
+        SimulateOptions(
             workload=options.workload,
             trace=options.trace,
             requests=options.requests,

@@ -1,1 +1,1 @@
-"""Scheduler lifetimes drawn from seeds, with aborts, crashes and floods; a judge checks every step."""
+"""`transom simulate --faults`: random lives of a scheduler, with aborts, failures and floods."""

@@ -1,32 +1,32 @@
-"""The world of faults: many short lives of a scheduler, each drawn from a seed, until one breaks."""
+"""Runs many short lives of a scheduler, each drawn from a seed, until one breaks; shrinks that one."""
 
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from transom.values import FinishReason
-from transom_lab.faults.events import Happening
 from transom_lab.faults.life import STEPS, Life, draw_life
-from transom_lab.faults.world import World
+from transom_lab.faults.world import FaultWorld
 from transom_lab.fuzz.shrink import smallest_part
+from transom_lab.worlds.events import SchedulerEvent
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
-    """A life that broke: of its events the few by which it still does, and what was wrong."""
+class Finding:
+    """A life that broke, the few of its events that still break it, and the error."""
 
     seed: int
     events: tuple[int, ...]
-    """Numbers of the events."""
+    """Indices of the events in the life."""
     error: str
 
 
 @dataclass(slots=True)
 class Tally:
-    """What lives have met. Mutable: it only grows."""
+    """Totals over lives. Mutable: they only grow."""
 
     lives: int = 0
-    turns: int = 0
+    iterations: int = 0
     steps: int = 0
     failed_steps: int = 0
     retractions: int = 0
@@ -41,10 +41,10 @@ class Tally:
     ends: Counter[FinishReason] = field(default_factory=Counter)
     events: Counter[str] = field(default_factory=Counter)
 
-    def add(self, world: World, events: Sequence[Happening]) -> None:
+    def add(self, world: FaultWorld, events: Sequence[SchedulerEvent]) -> None:
         stats = world.scheduler.stats()
         self.lives += 1
-        self.turns += world.turns
+        self.iterations += world.iterations
         self.steps += stats.steps
         self.failed_steps += stats.failed_steps
         self.retractions += stats.retractions
@@ -53,9 +53,9 @@ class Tally:
         self.cached_tokens += stats.cached_tokens
         self.computed_tokens += stats.computed_tokens
         self.forks += stats.forks
-        self.refused += world.sent - len(world.judge.asked)
+        self.refused += world.sent - len(world.judge.outputs)
         self.slowest = max(self.slowest, world.judge.slowest)
-        self.ends.update(asked.ended.reason for asked in world.judge.asked.values() if asked.ended)
+        self.ends.update(output.ended.reason for output in world.judge.outputs.values() if output.ended)
         self.events.update(type(event).__name__ for event in events)
 
 
@@ -64,13 +64,14 @@ def run_faults(
     seeds: int = 1,
     steps: int = STEPS,
     *,
-    turns: int | None = None,
+    iterations: int | None = None,
     tally: Tally | None = None,
-    say: Callable[[Tally], None] = lambda tally: None,
-) -> Found | None:
-    """Lives of `seeds` seeds from `seed` on, no more once there were `turns`. The first that breaks, if any.
+    report: Callable[[Tally], None] = lambda tally: None,
+) -> Finding | None:
+    """Runs the lives of `seeds` seeds from `seed` on. Returns the first that breaks, shrunk.
 
-    `steps` is the most turns of a life in which something happens; `say` is called after each life.
+    `steps` bounds the iterations with events in one life; `iterations`, those of all lives together. `report`
+    is called after each life.
     """
     tally = Tally() if tally is None else tally
     for each in range(seed, seed + seeds):
@@ -79,50 +80,50 @@ def run_faults(
         if error is not None:
             return _shrunk(each, life)
         tally.add(world, life.events)
-        say(tally)
-        if turns is not None and tally.turns >= turns:
+        report(tally)
+        if iterations is not None and tally.iterations >= iterations:
             break
     return None
 
 
-def run_part(seed: int, steps: int, events: Sequence[int]) -> Found | None:
-    """One life again, of which only these events happen."""
+def run_part(seed: int, steps: int, events: Sequence[int]) -> Finding | None:
+    """Replays one life with only the given events, by index."""
     life = draw_life(seed, steps)
     chosen = [number for number in events if number < len(life.events)]
     _, error = live(life, chosen)
-    return None if error is None else Found(seed, tuple(chosen[: error.after]), error.text)
+    return None if error is None else Finding(seed, tuple(chosen[: error.after]), error.text)
 
 
 @dataclass(frozen=True, slots=True)
 class Broke:
-    """After how many events, and what."""
+    """The error of a life, and after how many events it was raised."""
 
     after: int
     text: str
 
 
-def live(life: Life, events: Sequence[int]) -> tuple[World, Broke | None]:
-    """The life, with those of its events, to its end or to where it breaks."""
-    world, after = World(life.frame), 0
+def live(life: Life, events: Sequence[int]) -> tuple[FaultWorld, Broke | None]:
+    """Plays the given events of a life, then lets its requests end. Stops where it breaks."""
+    world, after = FaultWorld(life.frame), 0
     try:
         for number in events:
             after += 1
             world.apply(life.events[number])
         world.finish()
-    except Exception as error:  # whatever is raised, here it is a finding
+    except Exception as error:  # any exception is the finding that the campaign looks for
         return world, Broke(after, _line(error))
     return world, None
 
 
-def _shrunk(seed: int, life: Life) -> Found:
+def _shrunk(seed: int, life: Life) -> Finding:
     def breaking(events: Sequence[int]) -> int | None:
         _, error = live(life, events)
         return None if error is None else error.after
 
     events = smallest_part(range(len(life.events)), breaking)
     _, error = live(life, events)
-    assert error is not None, "it broke a moment ago"
-    return Found(seed, tuple(events), error.text)
+    assert error is not None, "the life broke before and does not break now"
+    return Finding(seed, tuple(events), error.text)
 
 
 def _line(error: Exception) -> str:

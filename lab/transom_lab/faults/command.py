@@ -1,10 +1,10 @@
-"""`transom simulate --faults`: what it prints, and how a failure leaves the process."""
+"""`transom simulate --faults`: what it prints, and how a finding becomes the exit status."""
 
 import time
 from collections.abc import Sequence
 
 from transom.errors import ConfigError, TransomError
-from transom_lab.faults.campaign import Found, Tally, run_faults, run_part
+from transom_lab.faults.campaign import Finding, Tally, run_faults, run_part
 from transom_lab.faults.life import STEPS, draw_life
 
 SECONDS_BETWEEN_LINES = 5
@@ -12,7 +12,7 @@ SEEDS = 1_000
 
 
 class SchedulerBroke(TransomError):
-    """A life was found, or replayed, in which something was wrong."""
+    """A life, drawn or replayed, in which the scheduler was wrong."""
 
 
 def faults(
@@ -23,9 +23,10 @@ def faults(
     turns: int | None = None,
     only: str | None = None,
 ) -> None:
-    """Runs lives, printing progress; with `only`, of one life those events. SchedulerBroke once one breaks.
+    """Runs lives and prints progress. With `only`, replays these events of one life.
 
-    Without `seeds`, a thousand, or as many as make `turns`.
+    Raises SchedulerBroke at the first life that breaks. Without `seeds`, runs a thousand lives, or as many as
+    it takes to reach `turns` iterations.
     """
     for flag, value in (("--seeds", seeds), ("--steps", steps), ("--turns", turns)):
         if value is not None and value < 1:
@@ -35,16 +36,16 @@ def faults(
         return
     if seeds is None:
         seeds = SEEDS if turns is None else turns
-    teller, tally = _Teller(), Tally()
-    found = run_faults(seed, seeds, steps, turns=turns, tally=tally, say=teller.tell)
-    if found is not None:
-        _report(found, steps)
-    print(teller.line(tally))
+    progress, tally = _Progress(), Tally()
+    finding = run_faults(seed, seeds, steps, iterations=turns, tally=tally, report=progress.report)
+    if finding is not None:
+        _report(finding, steps)
+    print(progress.line(tally))
     print(_summary(tally))
 
 
 def numbers(text: str) -> list[int]:
-    """Of `0-3,7`. ConfigError names what is none."""
+    """The event numbers in text like `0-3,7`. ConfigError if it is not written like that."""
     found: list[int] = []
     for part in text.split(","):
         first, dash, last = part.partition("-")
@@ -56,7 +57,7 @@ def numbers(text: str) -> list[int]:
 
 
 def written(events: Sequence[int]) -> str:
-    """The same, the other way."""
+    """The inverse of `numbers`."""
     runs: list[list[int]] = []
     for number in events:
         if runs and runs[-1][-1] == number - 1:
@@ -67,42 +68,44 @@ def written(events: Sequence[int]) -> str:
 
 
 def _replay(seed: int, steps: int, events: list[int]) -> None:
-    found = run_part(seed, steps, events)
-    if found is not None:
-        raise SchedulerBroke(f"event {found.events[-1] if found.events else 0}: {found.error}")
+    finding = run_part(seed, steps, events)
+    if finding is not None:
+        raise SchedulerBroke(f"event {finding.events[-1] if finding.events else 0}: {finding.error}")
     print(f"seed {seed}, {len(events)} events, no fault found")
 
 
-def _report(found: Found, steps: int) -> None:
-    life = draw_life(found.seed, steps)
-    where = f"transom simulate --faults --seed {found.seed}" + (f" --steps {steps}" if steps != STEPS else "")
-    print(f"# seed {found.seed}: {found.error}\n# {life.frame}")
-    for number in found.events:
+def _report(finding: Finding, steps: int) -> None:
+    life = draw_life(finding.seed, steps)
+    steps_flag = f" --steps {steps}" if steps != STEPS else ""
+    command = f"transom simulate --faults --seed {finding.seed}{steps_flag}"
+    print(f"# seed {finding.seed}: {finding.error}\n# {life.frame}")
+    for number in finding.events:
         print(f"#{number:>4}  {life.events[number]}")
-    print(f"{where} --only {written(found.events)}", flush=True)
+    print(f"{command} --only {written(finding.events)}", flush=True)
     raise SchedulerBroke(
-        f"seed {found.seed} broke; the line above replays these {len(found.events)} of {len(life.events)} "
-        f"events, and `{where} --seeds 1` all of them"
+        f"seed {finding.seed} broke; the command above replays {len(finding.events)} of its "
+        f"{len(life.events)} events, and `{command} --seeds 1` replays all of them"
     )
 
 
-class _Teller:
-    """Owns when something was said last. Mutable."""
+class _Progress:
+    """Owns the time of the last progress line. Mutable."""
 
     def __init__(self) -> None:
-        self._start = self._said = time.monotonic()
+        self._start = self._last = time.monotonic()
 
-    def tell(self, tally: Tally) -> None:
-        if time.monotonic() - self._said > SECONDS_BETWEEN_LINES:
-            self._said = time.monotonic()
+    def report(self, tally: Tally) -> None:
+        if time.monotonic() - self._last > SECONDS_BETWEEN_LINES:
+            self._last = time.monotonic()
             print(self.line(tally), flush=True)
 
     def line(self, tally: Tally) -> str:
         seconds = max(time.monotonic() - self._start, 1e-9)
         return (
-            f"{tally.lives:>9,} lives  {tally.turns:>11,} turns  {tally.turns / seconds:>6,.0f}/s"
+            f"{tally.lives:>9,} lives  {tally.iterations:>11,} iterations"
+            f"  {tally.iterations / seconds:>6,.0f}/s"
             f"  failed steps {tally.failed_steps:,}  retractions {tally.retractions:,}  forks {tally.forks:,}"
-            f"  tokens computed {tally.computed_tokens:,} found {tally.cached_tokens:,}"
+            f"  tokens computed {tally.computed_tokens:,} cached {tally.cached_tokens:,}"
             f" repaired {tally.repaired_tokens:,} recomputed {tally.recomputed_tokens:,}"
         )
 

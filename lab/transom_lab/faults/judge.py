@@ -1,215 +1,242 @@
-"""What must come of each turn, told from outside: no formula of the scheduler.
+"""Judges each iteration from the outside, without any formula of the scheduler.
 
-The bound. A request r ends within
+The bound. Let `share(r) = patience + 2 + tokens of r at most + rows x context`. A request ends within
 
-    sum over r and every request senior to r that is unfinished in r's life:
-        patience + 2 + tokens it may come to + rows x context
+    sum of share(q) over the request itself and every q that ranks before it and is unfinished in its life
 
-turns after it was sent, pauses not counted. For while the senior of all waits, it is out of patience after
-`patience` + 1 turns; then nobody is admitted, and the senior of those that run computes a token in every step
-and is never retracted, so that after rows x context turns nothing runs; whatever comes first fits alone. Once
-the senior of all runs it is never retracted, and computes a token in every step.
+iterations after it was sent, not counting pauses. The reason: while the request that ranks first waits, its
+patience ends after `patience + 1` iterations. From then on no request is admitted, and the oldest running
+request computes a token in every step and is never retracted, so after rows x context iterations nothing
+runs and the first request fits alone. Once it runs it is never retracted, and computes a token in every step.
 
-Who retracts everybody, by a pause or new weights, starts the count anew; for weights that wait for those who
-have begun, all that are unfinished are counted.
+A pause or a weight update may retract every request, and then the count starts again. A weight update that
+waits for running requests is counted as if every unfinished request ran before it.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 from transom.sched.config import SchedulerConfig
 from transom.sched.loop import Iteration, Rejected
+from transom.steps import SpanWork
 from transom.values import Ended, Event, FinishReason, PromptLogprobs, Request, RequestId, TokenSampled
-from transom_lab.faults.asked import Asked
+from transom_lab.worlds.expected import ExpectedOutput, ToyModel
+from transom_lab.worlds.runner import Observed
+
+VOCABULARY = 6
+"""Small, so that texts of different requests meet, and part inside a page."""
+
+MODEL = ToyModel(VOCABULARY)
 
 
-@dataclass(frozen=True, slots=True)
-class Seen:
-    """What the runner saw of a step.
+@dataclass(slots=True, eq=False)
+class Standing:
+    """How one accepted output ranks, when it is due, and on which siblings it depends. Mutable."""
 
-    computed  how far each request in it came
-    chosen    whose tokens were chosen, each from whose logits: its own, or those of its first
-    copied    whom copies were made for
-    """
-
-    computed: dict[RequestId, int] = field(default_factory=dict)
-    chosen: dict[RequestId, RequestId] = field(default_factory=dict)
-    copied: frozenset[RequestId] = frozenset()
-
-    def touched(self) -> set[RequestId]:
-        """All who have to do with it."""
-        return {*self.computed, *self.chosen, *self.copied}
+    rank: tuple[int, int]
+    """Smaller ranks are served first."""
+    sent: int
+    """Iterations before it was sent."""
+    due: int = 0
+    """The iteration in which it must have ended."""
+    parent: RequestId | None = None
+    """The sibling from whose logits it will sample its first token; None once it has."""
+    forks: list[RequestId] = field(default_factory=list)
+    """Siblings that wait for this one's first token."""
 
 
 @dataclass(slots=True)
 class Judge:
-    """Owns all requests ever accepted, and what is to come of the next turn. Mutable."""
+    """Owns every request that was accepted, and what the next iteration must report. Mutable."""
 
-    limits: SchedulerConfig
-    asked: dict[RequestId, Asked] = field(default_factory=dict)
-    unfinished: dict[RequestId, Asked] = field(default_factory=dict)
-    turns: int = 0
+    config: SchedulerConfig
+    outputs: dict[RequestId, ExpectedOutput] = field(default_factory=dict)
+    unfinished: dict[RequestId, ExpectedOutput] = field(default_factory=dict)
+    iterations: int = 0
     clock: float = 0.0
     arrivals: int = 0
-    closed: bool = False
-    """Whether nothing is to be taken any more."""
+    draining: bool = False
+    """Whether new requests are refused."""
     paused: bool = False
     updating: bool = False
-    """Whether new weights are waited for."""
+    """Whether a weight update is pending."""
     rejected: list[RequestId] = field(default_factory=list)
-    """To come, in order."""
+    """Requests that the next iteration must refuse, in order."""
     aborted: set[RequestId] = field(default_factory=set)
-    """To end in this turn."""
+    """Requests that the next iteration must end."""
     late: set[RequestId] = field(default_factory=set)
-    """The same, by their deadlines."""
+    """Requests whose deadline ends them in the next iteration."""
     slowest: float = 0.0
-    """Of all requests that ended by themselves, the largest part of its bound that one took."""
+    """The largest part of its bound that a request took, of requests that were not cut short."""
+    _standings: dict[RequestId, Standing] = field(default_factory=dict)
 
-    # ------------------------------------------------------------ what is sent
+    # ------------------------------------------------------------ requests that are sent
 
     def send(self, request: Request) -> None:
-        """Notes what is to come of it: refusals, or the texts of its outputs."""
+        """Notes what a request must lead to: a refusal, or the text of each output."""
         outputs = [request, *(replace(request, id=each.id) for each in request.siblings)]
-        if self.closed or self._is_impossible(request) or any(o.id in self.unfinished for o in outputs):
+        if self.draining or self._is_impossible(request) or any(o.id in self.unfinished for o in outputs):
             self.rejected += [output.id for output in outputs]
             return
         first = self._accept(replace(request, siblings=()))
         logprobs = replace(request.logprobs, prompt_from=None)
         for each in request.siblings:
             sibling = replace(request, id=each.id, sampling=each.sampling, logprobs=logprobs, siblings=())
-            self._accept(sibling).first = first.request.id
-            first.unborn.append(each.id)
+            self._accept(sibling).parent = request.id
+            first.forks.append(each.id)
 
     def _is_impossible(self, request: Request) -> bool:
-        prompt, context = len(request.prompt), self.limits.context
+        prompt, context = len(request.prompt), self.config.context
         too_long = prompt > context or (prompt == context and request.max_tokens > 0)
-        nothing = prompt == 0 or request.max_tokens < 0 or (request.siblings and request.max_tokens == 0)
-        return too_long or bool(nothing)
+        empty = prompt == 0 or request.max_tokens < 0 or (request.siblings and request.max_tokens == 0)
+        return too_long or bool(empty)
 
-    def _accept(self, request: Request) -> Asked:
-        limit = min(len(request.prompt) + request.max_tokens, self.limits.context)
-        seniority = (self.arrivals - self.limits.priority_bonus * request.priority, int(request.id))
-        asked = Asked(request, seniority, limit, self.turns)
-        asked.due = self.turns + self._share(asked)
+    def _accept(self, request: Request) -> Standing:
+        rank = (self.arrivals - self.config.priority_bonus * request.priority, int(request.id))
+        output = ExpectedOutput.of(MODEL, request, self.config.context)
+        standing = Standing(rank, self.iterations, self.iterations + self._share(output))
         if self.updating:
-            asked.due += sum(map(self._share, self.unfinished.values()))
+            standing.due += sum(map(self._share, self.unfinished.values()))
         self.arrivals += 1
-        for other in self.unfinished.values():
-            junior, senior = (asked, other) if other.seniority < seniority else (other, asked)
-            junior.due += self._share(senior)
-        self.asked[request.id] = self.unfinished[request.id] = asked
-        return asked
+        for id, other in self.unfinished.items():
+            if self._standings[id].rank < rank:
+                standing.due += self._share(other)
+            else:
+                self._standings[id].due += self._share(output)
+        self._standings[request.id] = standing
+        self.outputs[request.id] = self.unfinished[request.id] = output
+        return standing
 
-    # ------------------------------------------------------------ how long it may take
+    # ------------------------------------------------------------ the bound
 
-    def _share(self, asked: Asked) -> int:
-        limits = self.limits
-        return limits.patience_steps + 2 + asked.limit + limits.max_running * limits.context
+    def _share(self, output: ExpectedOutput) -> int:
+        config = self.config
+        return config.patience_steps + 2 + output.limit + config.max_running * config.context
 
-    def by_seniority(self) -> list[Asked]:
-        return sorted(self.unfinished.values(), key=lambda asked: asked.seniority)
+    def by_rank(self) -> list[ExpectedOutput]:
+        """Unfinished outputs, the one that is served first in front."""
+        return sorted(self.unfinished.values(), key=lambda output: self._standings[output.request.id].rank)
 
-    def count_anew(self) -> None:
-        """Everybody may have been retracted, and may have to wait for everybody who has begun."""
+    def restart_bounds(self) -> None:
+        """Every request may be retracted now, and may then wait for all others."""
         ahead = sum(map(self._share, self.unfinished.values()))
-        for asked in self.by_seniority():
-            ahead += self._share(asked)
-            asked.due = max(asked.due, self.turns) + ahead
+        for output in self.by_rank():
+            ahead += self._share(output)
+            standing = self._standings[output.request.id]
+            standing.due = max(standing.due, self.iterations) + ahead
 
-    # ------------------------------------------------------------ what came of it
+    # ------------------------------------------------------------ one iteration
 
     def foresee(self, now: float) -> None:
-        """Before a turn: who ends in it, whatever is computed. Their families know when it is."""
+        """Before an iteration: decides which requests end in it, whatever it computes."""
         self.clock = max(self.clock, now)
-        self.late = {id for id, a in self.unfinished.items() if a.sent < self.turns and self._is_late(a)}
+        self.late = {
+            id
+            for id, output in self.unfinished.items()
+            if self._standings[id].sent < self.iterations and self._is_late(output)
+        }
         for request in self.late | self.aborted:
-            self._leave_family(self.asked[request])
+            self._leave_family(request)
 
-    def judge(self, taken: Iteration, seen: Seen) -> None:
-        """Everything that one turn told, and that it told all it had to."""
-        self._judge_refusals(taken.rejected)
-        heard = {id: self.asked[id].heard for id in seen.chosen}
-        self.turns += 1
-        for event in taken.events:
-            asked = self.unfinished.get(event.request)
-            assert asked is not None, ("of nobody, or of one that has ended", event)
-            self._judge_event(event, asked, seen, failed=taken.failure is not None)
+    def siblings(self, span: SpanWork) -> Sequence[RequestId]:
+        """The siblings that fork from a span: all that wait for its first token. Asserts their seeds."""
+        forks = self._standings[span.request].forks if span.sampling is not None else []
+        seeds = [sampling.seed for sampling in span.siblings]
+        assert seeds == [self.outputs[id].request.sampling.seed for id in forks], (span, forks)
+        return forks
+
+    def judge(self, done: Iteration, seen: Observed) -> None:
+        """Asserts that one iteration reported everything it had to, and nothing more."""
+        self._judge_refusals(done.rejected)
+        received = {id: self.outputs[id].received for id in seen.sampled}
+        self.iterations += 1
+        failed = done.failure is not None
+        for event in done.events:
+            output = self.unfinished.get(event.request)
+            assert output is not None, ("an event of a request that is not running", event)
+            self._judge_event(event, output, seen, failed=failed)
         assert not self.aborted and not self.late, ("not ended", self.aborted, self.late)
-        self._judge_missing(seen, heard, failed=taken.failure is not None)
-        for asked in self.unfinished.values():
-            asked.due += self.paused
-            assert self.turns < asked.due, ("not over in time", asked)
+        self._judge_missing(seen, received, failed=failed)
+        for id, output in self.unfinished.items():
+            standing = self._standings[id]
+            standing.due += self.paused
+            assert self.iterations < standing.due, ("not over in time", output, standing)
 
-    def _is_late(self, asked: Asked) -> bool:
-        return asked.request.deadline is not None and asked.request.deadline <= self.clock
+    def _is_late(self, output: ExpectedOutput) -> bool:
+        return output.request.deadline is not None and output.request.deadline <= self.clock
 
     def _judge_refusals(self, rejected: tuple[Rejected, ...]) -> None:
         assert [refused.request for refused in rejected] == self.rejected, (rejected, self.rejected)
         assert all(str(refused.error) for refused in rejected), rejected
         self.rejected.clear()
 
-    def _judge_event(self, event: Event, asked: Asked, seen: Seen, *, failed: bool) -> None:
+    def _judge_event(self, event: Event, output: ExpectedOutput, seen: Observed, *, failed: bool) -> None:
         match event:
             case Ended():
-                asked.end(event)
-                self._judge_reason(event, asked, seen, failed=failed)
+                output.end(event)
+                self._judge_reason(event, output, seen, failed=failed)
                 del self.unfinished[event.request]
-                self._leave_family(asked)
+                self._leave_family(event.request)
             case PromptLogprobs(request=request):
                 assert request in seen.computed and not failed, ("not computed", event)
-                asked.score(event)
+                output.score(event)
             case TokenSampled(request=request):
-                assert request in seen.chosen and not failed, ("not chosen", event)
-                asked.hear(event)
-                if asked.first is not None:
-                    self._bear(asked)
+                assert request in seen.sampled and not failed, ("not sampled", event)
+                output.receive(event)
+                self._fork(request)
 
-    def _judge_reason(self, event: Ended, asked: Asked, seen: Seen, *, failed: bool) -> None:
+    def _judge_reason(self, event: Ended, output: ExpectedOutput, seen: Observed, *, failed: bool) -> None:
         request = event.request
         match event.reason:
             case FinishReason.ABORT:
-                assert request in self.aborted, ("nobody aborted it", event)
+                assert request in self.aborted, ("no abort was sent", event)
             case FinishReason.DEADLINE:
                 assert request in self.late, ("its deadline has not passed", event)
             case FinishReason.ERROR:
-                assert failed and request in seen.touched() and event.message, ("nothing broke for it", event)
+                assert failed and request in seen.touched() and event.message, ("its step is sound", event)
             case _:
-                whole = request in seen.chosen or seen.computed.get(request) == asked.limit
-                assert whole and not failed, ("its step was not computed", event, seen)
-                assert asked.is_said and event.reason is asked.reason, ("too early", event, asked)
-                assert asked.scored == len(asked.request.prompt), ("before all scores", event, asked)
-                self.slowest = max(self.slowest, (self.turns - asked.sent) / (asked.due - asked.sent))
+                computed = request in seen.sampled or seen.computed.get(request) == output.limit
+                assert computed and not failed, ("its step was not computed", event, seen)
+                assert output.is_complete and event.reason is output.reason, ("too early", event, output)
+                assert output.scored == len(output.request.prompt), ("before all scores", event, output)
+                standing = self._standings[request]
+                share = (self.iterations - standing.sent) / (standing.due - standing.sent)
+                self.slowest = max(self.slowest, share)
         self.aborted.discard(request)
         self.late.discard(request)
 
-    def _judge_missing(self, seen: Seen, heard: dict[RequestId, int], *, failed: bool) -> None:
-        """Who was in a step that failed has ended; of another step everything chosen was told."""
+    def _judge_missing(self, seen: Observed, received: dict[RequestId, int], *, failed: bool) -> None:
+        """A failed step has ended its requests. Any other step has streamed every token it sampled."""
         if failed:
             assert self.unfinished.keys().isdisjoint(seen.computed), ("its step failed", seen)
             return
-        for request, first in seen.chosen.items():
-            asked, ended = self.asked[request], self.asked[first].ended
+        for request, source in seen.sampled.items():
+            output, ended = self.outputs[request], self.outputs[source].ended
             if ended is not None and ended.reason is FinishReason.ABORT:
-                continue  # in flight, and nobody is born of it
-            assert asked.ended is not None or asked.heard == heard[request] + 1, ("not told", asked)
-            assert asked.ended is not None or not asked.is_said, ("said all and goes on", asked)
+                continue  # aborted in flight: its siblings do not fork from it
+            if output.ended is None:
+                assert output.received == received[request] + 1, ("its token was not streamed", output)
+                assert not output.is_complete, ("complete, and not ended", output)
 
-    # ------------------------------------------------------------ families
+    # ------------------------------------------------------------ siblings
 
-    def _bear(self, asked: Asked) -> None:
-        """It has its first token, from the logits of its first one."""
-        assert asked.first is not None, asked
-        first = self.asked[asked.first]
-        first.unborn.remove(asked.request.id)
-        asked.first, asked.cached, asked.admissions = None, first.cached, 1
+    def _fork(self, request: RequestId) -> None:
+        """A sibling's first token is its fork: from then on it has the prefix of its parent."""
+        standing, output = self._standings[request], self.outputs[request]
+        if standing.parent is not None:
+            self._standings[standing.parent].forks.remove(request)
+            output.cached, output.admissions = self.outputs[standing.parent].cached, 1
+            standing.parent = None
 
-    def _leave_family(self, asked: Asked) -> None:
-        """Those unborn of one that ends wait for the next of them."""
-        if asked.first is not None:
-            self.asked[asked.first].unborn.remove(asked.request.id)
-            asked.first = None
-        if asked.unborn:
-            heir, *others = asked.unborn
-            self.asked[heir].first, self.asked[heir].unborn = None, others
+    def _leave_family(self, request: RequestId) -> None:
+        """A request that ends passes its waiting siblings on to the first of them."""
+        standing = self._standings[request]
+        if standing.parent is not None:
+            self._standings[standing.parent].forks.remove(request)
+            standing.parent = None
+        if standing.forks:
+            heir, *others = standing.forks
+            self._standings[heir].parent, self._standings[heir].forks = None, others
             for other in others:
-                self.asked[other].first = heir
-            asked.unborn = []
+                self._standings[other].parent = heir
+            standing.forks = []

@@ -1,1 +1,1 @@
-"""`transom fuzz-kv`: the memory core under random operations, judged by what its pages hold."""
+"""`transom fuzz-kv`: random operations on the cache, judged by what its pages hold."""

@@ -1,10 +1,10 @@
-"""Many short lives of a cache, each with a setting of its own, until one breaks."""
+"""Runs many short lives of a cache, each with a layout of its own, until one breaks."""
 
 from collections import Counter
 from dataclasses import dataclass
 from random import Random
 
-from transom_lab.fuzz.draw import Drawer, draw_setting
+from transom_lab.fuzz.draw import OperationDrawer, draw_setting
 from transom_lab.fuzz.driver import Driver
 from transom_lab.fuzz.operations import Operation, Script, Setting
 
@@ -14,7 +14,7 @@ CHECK_EVERY = 50
 
 @dataclass(frozen=True, slots=True)
 class Drawn:
-    """What a campaign is drawn from; None leaves a setting to chance."""
+    """What a campaign is drawn from. A setting that is None is drawn anew for each life."""
 
     seed: int
     page_size: int | None = None
@@ -24,7 +24,7 @@ class Drawn:
 
 @dataclass(frozen=True, slots=True)
 class Broken:
-    """The operations up to the one after which something was wrong, and what."""
+    """A script up to the operation that broke, and the error."""
 
     script: Script
     error: str
@@ -32,7 +32,7 @@ class Broken:
 
 @dataclass(slots=True)
 class Tally:
-    """What a campaign has met. Mutable: it only grows."""
+    """Totals of a campaign. Mutable: they only grow."""
 
     operations: Counter[str]
     refused: int = 0
@@ -58,16 +58,16 @@ class Tally:
         self.hit_tokens += stats.hit_tokens
         for component in stats.components:
             self.holes_filled += component.holes_filled
-            self.reclaimed += component.reclaimed
+            self.reclaimed += component.evicted
             self.duplicates_returned += component.duplicates_returned
 
 
 def run_episode(drawn: Drawn, number: int, count: int, tally: Tally) -> Broken | None:
-    """`count` operations on a cache of its own, audited now and then and at the end."""
+    """Runs `count` operations on a new cache, audited at intervals and at the end."""
     random = Random(f"{drawn.seed}/{number}")
     setting = draw_setting(random, drawn.page_size, drawn.window, drawn.mix)
     driver = Driver(setting)
-    drawer = Drawer(random, driver)
+    drawer = OperationDrawer(random, driver)
     done: list[Operation] = []
     try:
         for place in range(count):
@@ -76,14 +76,14 @@ def run_episode(drawn: Drawn, number: int, count: int, tally: Tally) -> Broken |
             if place % CHECK_EVERY == 0:
                 audit(driver)
         driver.end()
-    except Exception as error:  # whatever is raised, here it is a finding
+    except Exception as error:  # any exception is the finding that the campaign looks for
         return Broken((setting, done), _line(error))
     tally.add(driver)
     return None
 
 
 def audit(driver: Driver) -> None:
-    """Invariants, contents, and whether offers are the longest hits there are."""
+    """Asserts all invariants, all contents, and that offers are the longest hits possible."""
     driver.world.audit()
     for tokens, namespace, _ in driver.asked.values():
         if namespace.epoch == driver.cache.epoch:
@@ -98,7 +98,7 @@ def audit(driver: Driver) -> None:
 
 
 def replay(setting: Setting, operations: list[Operation]) -> Broken | None:
-    """The same, audited after every operation; the answer ends with the one that broke."""
+    """Runs a script with an audit after every operation. A script that breaks is cut behind its last one."""
     driver = Driver(setting)
     done: list[Operation] = []
     try:
@@ -107,7 +107,7 @@ def replay(setting: Setting, operations: list[Operation]) -> Broken | None:
             driver.apply(operation)
             audit(driver)
         driver.end()
-    except Exception as error:  # whatever is raised, here it is a finding
+    except Exception as error:  # any exception is the finding that the campaign looks for
         return Broken((setting, done), _line(error))
     return None
 

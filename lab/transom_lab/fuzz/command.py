@@ -1,4 +1,4 @@
-"""`transom fuzz-kv`: what it prints, and how a failure leaves the process."""
+"""`transom fuzz-kv`: what it prints, and how a finding becomes the exit status."""
 
 import time
 from collections import Counter
@@ -6,36 +6,36 @@ from pathlib import Path
 
 from transom.errors import ConfigError, TransomError
 from transom_lab.fuzz.campaign import EPISODE_OPERATIONS, Broken, Drawn, Tally, replay, run_episode
-from transom_lab.fuzz.kinds import components
 from transom_lab.fuzz.operations import read_script, write_script
 from transom_lab.fuzz.shrink import shrink
+from transom_lab.worlds.mixes import components
 
 SECONDS_BETWEEN_LINES = 5
 
 
-class CoreBroke(TransomError):
-    """A script was found, or replayed, that breaks the memory core."""
+class CacheBroke(TransomError):
+    """A script, drawn or replayed, that breaks the cache."""
 
 
 def fuzz(drawn: Drawn, operations: int) -> None:
-    """Runs `operations`, printing progress. CoreBroke after the script of what broke was printed."""
+    """Runs `operations` and prints progress. CacheBroke after the shrunk script was printed."""
     _require_sane(drawn, operations)
     tally, start = Tally(Counter()), time.monotonic()
-    said = start
+    last_line = start
     for number, first in enumerate(range(0, operations, EPISODE_OPERATIONS)):
         broken = run_episode(drawn, number, min(EPISODE_OPERATIONS, operations - first), tally)
         if broken is not None:
             _report(drawn, number, broken)
-        if time.monotonic() - said > SECONDS_BETWEEN_LINES:
-            said = time.monotonic()
-            print(_progress(tally, said - start), flush=True)
+        if time.monotonic() - last_line > SECONDS_BETWEEN_LINES:
+            last_line = time.monotonic()
+            print(_progress(tally, last_line - start), flush=True)
     print(_progress(tally, time.monotonic() - start))
     print("  " + "  ".join(f"{name} {count:,}" for name, count in tally.operations.most_common()))
-    print(f"  without space {tally.refused:,}, not possible where drawn {tally.skipped:,}; no fault found")
+    print(f"  no space {tally.refused:,}, skipped {tally.skipped:,}; no fault found")
 
 
 def replay_file(path: str) -> None:
-    """Runs a printed script. ConfigError if it cannot be read, CoreBroke if it breaks."""
+    """Runs a script that was printed earlier. ConfigError if it cannot be read, CacheBroke if it breaks."""
     try:
         text = Path(path).read_text(encoding="utf-8")
     except OSError as error:
@@ -43,7 +43,7 @@ def replay_file(path: str) -> None:
     setting, operations = read_script(text)
     broken = replay(setting, operations)
     if broken is not None:
-        raise CoreBroke(f"operation {len(broken.script[1])} of {len(operations)}: {broken.error}")
+        raise CacheBroke(f"operation {len(broken.script[1])} of {len(operations)}: {broken.error}")
     print(f"{len(operations)} operations, no fault found")
 
 
@@ -64,7 +64,7 @@ def _report(drawn: Drawn, number: int, broken: Broken) -> None:
     small = shrink(broken)
     print(f"# {small.error}")
     print(write_script(small.script), end="")
-    raise CoreBroke(f"broke after {len(small.script[1])} operations, printed above; replay with --replay")
+    raise CacheBroke(f"broke after {len(small.script[1])} operations, printed above; replay with --replay")
 
 
 def _progress(tally: Tally, seconds: float) -> str:

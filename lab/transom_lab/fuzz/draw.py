@@ -1,4 +1,4 @@
-"""Draws settings and operations so that pools are full, prompts meet and every operation has its turn."""
+"""Draws layouts and operations so that pools are full, prompts share prefixes, and every operation occurs."""
 
 from collections import deque
 from random import Random
@@ -8,7 +8,8 @@ from transom.kv.eviction_policy import CachePolicy
 from transom.kv.layout import pages_alone
 from transom_lab.fuzz import operations as do
 from transom_lab.fuzz.driver import Driver
-from transom_lab.fuzz.kinds import (
+from transom_lab.fuzz.operations import Operation, Setting
+from transom_lab.worlds.mixes import (
     MIXES,
     PAGE_SIZES,
     WINDOWS,
@@ -17,7 +18,6 @@ from transom_lab.fuzz.kinds import (
     is_state,
     keeps_everything,
 )
-from transom_lab.fuzz.operations import Operation, Setting
 
 CONTEXT = 40
 PROMPTS_REMEMBERED = 24
@@ -26,7 +26,7 @@ POLICIES = (*(policy.value for policy in CachePolicy), "value", "value")
 
 
 def draw_setting(random: Random, page_size: int | None, window: int | None, mix: str | None) -> Setting:
-    """What is None is drawn. The pools hold one request of the whole context, and little to much more."""
+    """Draws every argument that is None. Pools hold one request of the whole context, and up to much more."""
     page_size = page_size or random.choice(PAGE_SIZES)
     window = window or random.choice(WINDOWS)
     mix = mix or random.choice(MIXES)
@@ -50,9 +50,9 @@ def draw_setting(random: Random, page_size: int | None, window: int | None, mix:
 
 
 def draw_layers(random: Random, kinds: tuple[ComponentSpec, ...]) -> tuple[int, ...]:
-    """A short model on these components, if any is rebuilt from another and that pays within a context.
+    """The layers of a short model, if these components allow a repair that pays within a context.
 
-    Beside a state nothing is ever rebuilt: there layers are drawn to see that.
+    Beside a recurrent state there is no repair; layers are drawn all the same, to see that none is offered.
     """
     if random.random() < 0.2:
         return ()
@@ -67,8 +67,8 @@ def draw_layers(random: Random, kinds: tuple[ComponentSpec, ...]) -> tuple[int, 
     return tuple(layers) if reread < CONTEXT * 2 // 3 else ()
 
 
-class Drawer:
-    """Owns a random source and the prompts seen. Mutable; the driver it looks at is not changed."""
+class OperationDrawer:
+    """Owns a random source and recent prompts. Mutable. It reads the driver and does not change it."""
 
     def __init__(self, random: Random, driver: Driver) -> None:
         self._random = random
@@ -77,10 +77,10 @@ class Drawer:
         self._requests = 0
         self._refused = 0
         states = any(is_state(kind) for kind in driver.cache.layout.components)
-        self._rebuilds = bool(driver.setting.layers) and not states
+        self._repairs = bool(driver.setting.layers) and not states
 
     def next(self) -> Operation:
-        """An operation that mostly can be done where the driver stands."""
+        """The next operation; most can be done in the present state of the driver."""
         driver, chance = self._driver, self._random.random()
         if driver.refused > self._refused:
             self._refused = driver.refused
@@ -94,30 +94,30 @@ class Drawer:
             return do.Undone(tuple(self._bookkeeping() for _ in range(self._random.randrange(1, 7))))
         if chance < 0.03:
             return self._pin()
-        if chance < (0.08 if self._rebuilds else 0.035):
-            return self._reclaim()
+        if chance < (0.08 if self._repairs else 0.035):
+            return self._evict()
         if len(driver.jobs) < driver.setting.rows and (not driver.jobs or chance < 0.25):
             return self._arrival()
-        return self._step(self._someone())
+        return self._step(self._any_request())
 
     def _retraction(self, chance: float) -> Operation:
-        """Memory is short: somebody publishes, or goes."""
-        return do.Publish(self._someone()) if chance < 0.2 else do.Drop(self._someone())
+        """The last operation found no space: a request publishes or ends, as a scheduler would decide."""
+        return do.Publish(self._any_request()) if chance < 0.2 else do.Drop(self._any_request())
 
     def _bookkeeping(self) -> do.Bookkeeping:
         chance = self._random.random()
         if chance < 0.2:
             return do.Flush() if chance < 0.1 else self._pin()
         while True:
-            drawn = self._step(self._someone())
+            drawn = self._step(self._any_request())
             if not isinstance(drawn, do.Run):
                 return drawn
 
-    def _someone(self) -> int:
+    def _any_request(self) -> int:
         return self._random.choice(list(self._driver.jobs) or [self._requests])
 
     def _arrival(self) -> Operation:
-        """Usually asked for and then admitted by what was offered; the two may lie far apart."""
+        """Mostly `Ask`, and later `Admit` by the offer, which may be stale by then."""
         asked, chance = list(self._driver.asked), self._random.random()
         if asked and (len(asked) >= OFFERS_KEPT or chance < 0.6):
             return do.Admit(self._random.choice(asked) if chance < 0.2 else asked[-1])
@@ -132,7 +132,7 @@ class Drawer:
         return do.Pin(seen[: 1 + self._random.randrange(len(seen))], 1 + self._random.randrange(9))
 
     def _prompt(self) -> tuple[int, ...]:
-        """A beginning of an earlier one, and something else."""
+        """The beginning of an earlier prompt, then fresh tokens."""
         random = self._random
         before = random.choice(self._seen)[: max(random.randrange(CONTEXT), random.randrange(CONTEXT))]
         more = 1 + min(random.randrange(CONTEXT - len(before)), random.randrange(12))
@@ -140,15 +140,15 @@ class Drawer:
         self._seen.append(before + fresh)
         return before + fresh
 
-    def _reclaim(self) -> do.Reclaim:
-        """Windows go by the dozen where they are rebuilt, what they are rebuilt from now and then."""
+    def _evict(self) -> do.Evict:
+        """Where repairs are possible, many window pages at a time, and few of the full pages they need."""
         kinds = self._driver.cache.layout.components
         component = self._random.randrange(len(kinds))
-        dozens = self._rebuilds and not keeps_everything(kinds[component], CONTEXT)
-        return do.Reclaim(component, 1 + self._random.randrange(CONTEXT if dozens else 3))
+        many = self._repairs and not keeps_everything(kinds[component], CONTEXT)
+        return do.Evict(component, 1 + self._random.randrange(CONTEXT if many else 3))
 
     def _step(self, request: int) -> do.Bookkeeping | do.Run:
-        """What a scheduler would do next with this request, or something stranger."""
+        """The next call a scheduler would make for this request, and sometimes one that it would not."""
         job, random = self._driver.jobs.get(request), self._random
         chance = random.random()
         if job is None or chance < 0.02:
@@ -171,7 +171,7 @@ class Drawer:
         return do.Extend(request, self._chunk(holding.computed, max(1, len(job.tokens) - holding.computed)))
 
     def _chunk(self, computed: int, most: int) -> int:
-        """Often to the end of a page, where everything that is kept is kept."""
+        """Often to the end of a page, which is where pages are cached and snapshots are taken."""
         size = self._driver.setting.page_size
         tokens = self._length(most)
         if self._random.random() < 0.3:
@@ -179,5 +179,5 @@ class Drawer:
         return tokens
 
     def _length(self, most: int) -> int:
-        """Mostly all, else a few tokens."""
+        """All of it, or a few tokens."""
         return most if self._random.random() < 0.5 else 1 + self._random.randrange(8)

@@ -1,7 +1,8 @@
-"""What can be done to a memory core, as data: drawn, replayed, left out again when a failure is shrunk.
+"""Operations on a cache, as data: drawn, replayed, and left out again when a failing script is shrunk.
 
-Each names its request by number. One that cannot be done where it stands (the request has ended, nothing is
-left to compute) does nothing, so that any part of a script is a script.
+An operation names its request by number. Where it cannot be done (the request has ended, nothing is left to
+compute) it does nothing, so any part of a script is a script. `Flush`, `Pin` and `Evict` are events of the
+scheduler campaigns as well; the rest are the calls that a scheduler makes, which no client sees.
 """
 
 import ast
@@ -9,14 +10,17 @@ from dataclasses import dataclass
 from typing import Any
 
 from transom.errors import ConfigError
+from transom_lab.worlds.events import Evict as Evict
+from transom_lab.worlds.events import Flush as Flush
+from transom_lab.worlds.events import Pin as Pin
 
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """One cache: `mix` and `window` as `kinds.components` means them, usable `pages` per component.
+    """One cache. `mix` and `window` are those of `mixes.components`; `pages` are usable pages per component.
 
-    With `page_bytes` all share what those pages would cost together, and any may take it. `layers` as in
-    CacheLayout: with them repairs are offered.
+    With `page_bytes` all components share the bytes that those pages would take. With `layers`, as in
+    CacheLayout, the cache offers repairs.
     """
 
     page_size: int
@@ -34,7 +38,7 @@ class Setting:
 
 @dataclass(frozen=True, slots=True)
 class Ask:
-    """What would be the best offers for these tokens? Number `way` of them is kept for `Admit`."""
+    """Asks for the offers for these tokens, and keeps number `way` of them for `Admit`."""
 
     request: int
     tokens: tuple[int, ...]
@@ -44,7 +48,7 @@ class Ask:
 
 @dataclass(frozen=True, slots=True)
 class Admit:
-    """By the offer asked for, now or long ago."""
+    """Admits by the offer that was kept, however long ago."""
 
     request: int
 
@@ -58,7 +62,7 @@ class AdmitCold:
 
 @dataclass(frozen=True, slots=True)
 class Extend:
-    """Pages for `tokens` more than are computed, at most up to the context."""
+    """Allocates pages for `tokens` more than are computed, up to the context."""
 
     request: int
     tokens: int
@@ -66,7 +70,10 @@ class Extend:
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """Pending copies, then `tokens` more, as far as there are pages. Beyond the prompt, tokens are chosen."""
+    """Runs pending copies, then computes `tokens` more where pages are allocated.
+
+    Behind the prompt, tokens are sampled.
+    """
 
     request: int
     tokens: int
@@ -74,7 +81,7 @@ class Run:
 
 @dataclass(frozen=True, slots=True)
 class RunCopies:
-    """The pending copies alone."""
+    """Runs the pending copies alone."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +96,7 @@ class Slide:
 
 @dataclass(frozen=True, slots=True)
 class Truncate:
-    """Gives `tokens` of what is allocated beyond `computed` back."""
+    """Frees `tokens` of the allocation beyond `computed`."""
 
     request: int
     tokens: int
@@ -102,40 +109,19 @@ class Drop:
 
 @dataclass(frozen=True, slots=True)
 class Fork:
-    """`child` goes on from where `request` stands."""
+    """Forks `request`: `child` continues from its state."""
 
     request: int
     child: int
 
 
-@dataclass(frozen=True, slots=True)
-class Pin:
-    """What is cached of `tokens` goes last, for some steps."""
-
-    tokens: tuple[int, ...]
-    steps: int
-
-
-@dataclass(frozen=True, slots=True)
-class Reclaim:
-    """Somebody was short of pages of one component: at most as many as nobody reads go."""
-
-    component: int
-    pages: int
-
-
-@dataclass(frozen=True, slots=True)
-class Flush:
-    """A new epoch."""
-
-
-Bookkeeping = Admit | AdmitCold | Extend | Publish | Slide | Truncate | Drop | Fork | Pin | Reclaim | Flush
-"""What may happen inside a transaction: all but what a runner does."""
+Bookkeeping = Admit | AdmitCold | Extend | Publish | Slide | Truncate | Drop | Fork | Pin | Evict | Flush
+"""Operations that a transaction may contain: every one that needs no runner."""
 
 
 @dataclass(frozen=True, slots=True)
 class Undone:
-    """A transaction over `operations` that fails at its end: none of it has happened."""
+    """A transaction over `operations` that is rolled back at its end."""
 
     operations: tuple[Bookkeeping, ...]
 
@@ -148,19 +134,19 @@ _WORDS: dict[str, type[Any]] = {
     word.__name__: word
     for word in (
         Setting, Ask, Admit, AdmitCold, Extend, Run, RunCopies, Publish, Slide, Truncate, Drop, Fork, Pin,
-        Reclaim, Flush, Undone,
+        Evict, Flush, Undone,
     )
 }  # fmt: skip
 
 
 def write_script(script: Script) -> str:
-    """One line each, the setting first, in words that `read_script` reads back."""
+    """One line per operation, the setting first, in a form that `read_script` reads."""
     setting, operations = script
     return "".join(f"{line!r}\n" for line in (setting, *operations))
 
 
 def read_script(text: str) -> Script:
-    """Blank lines and those that begin with # are skipped. ConfigError names the line that is none."""
+    """Parses a script. Skips blank lines and comments. ConfigError names a line that is no operation."""
     lines: list[Any] = []
     for number, line in enumerate(text.splitlines(), start=1):
         if line.strip() and not line.lstrip().startswith("#"):
@@ -174,7 +160,7 @@ def read_script(text: str) -> Script:
 
 
 def _value(node: ast.expr) -> Any:
-    """A call of one of our words, a tuple of values, or a literal. Nothing is evaluated."""
+    """The value of a call of a known operation, a tuple, or a literal. No code is evaluated."""
     if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
         return _WORDS[node.func.id](**{str(word.arg): _value(word.value) for word in node.keywords})
     if isinstance(node, ast.Tuple):

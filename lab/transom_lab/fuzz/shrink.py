@@ -1,4 +1,7 @@
-"""Of a script that breaks, a small part that still does: delta debugging (Zeller and Hildebrandt, 2002)."""
+"""Shrinks a script that breaks to a small part that still does.
+
+Delta debugging, after Zeller and Hildebrandt (2002).
+"""
 
 from collections.abc import Callable, Sequence
 from typing import TypeVar
@@ -12,7 +15,7 @@ T = TypeVar("T")
 
 
 def shrink(broken: Broken) -> Broken:
-    """Leaves out runs of operations, longest first, as long as what is left breaks somewhere."""
+    """Leaves out runs of operations, longest first, as long as the rest still breaks."""
     setting = broken.script[0]
     found = [broken]
 
@@ -28,9 +31,10 @@ def shrink(broken: Broken) -> Broken:
 
 
 def smallest_part(whole: Sequence[T], breaking: Callable[[Sequence[T]], int | None]) -> list[T]:
-    """A part of `whole` in its order, of which no shorter one was found that breaks.
+    """A part of `whole`, in its order, that breaks and from which no single item can be left out.
 
-    `breaking` says after how many of the items it is given something broke; None if nothing did.
+    `breaking` returns after how many of the given items something broke, or None. The search ends early
+    after `REPLAYS_MAX` calls.
     """
     smallest = list(whole)[: breaking(whole)]
     size = max(1, len(smallest) // 2)
@@ -47,5 +51,6 @@ def smallest_part(whole: Sequence[T], breaking: Callable[[Sequence[T]], int | No
                 smallest, shorter = left[:end], True
         if size == 1 and not shorter:
             break
+        # Repeat single items until none can go: leaving one out may make another superfluous.
         size = size if shorter and size == 1 else max(1, size // 2)
     return smallest

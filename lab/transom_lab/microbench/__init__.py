@@ -1,1 +1,1 @@
-"""Micro-benchmarks of kernels, memory core and scheduler."""
+"""Micro-benchmarks of the kernels, the memory core and the scheduler, each without the rest of the engine."""

@@ -1,7 +1,7 @@
-"""`transom bench micro`: speed of the native kernels, each alone, at the sizes of a model.
+"""`transom bench micro`: speed of each native kernel alone, at the matrix sizes of a model.
 
-The best of several runs. Matrices of all layers are cycled through, so that weights are larger than the
-caches where a step would find them so.
+The result is the fastest of several runs. The layer benchmarks cycle through as many matrices as the model
+has layers, so that the weights come from memory, as in a real step, and not from the processor's caches.
 """
 
 import time
@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from transom.bench.sheet import Row, Sheet, Wanted, publish
+from transom.bench.sheet import ResultFiles, Row, Sheet, publish
 from transom.errors import ConfigError
 from transom.ops.native import NativeOps, info, set_isa, set_threads
 from transom.ops.protocol import (
@@ -29,20 +29,20 @@ from transom.ops.protocol import (
 )
 
 OPS = NativeOps()
-GROUPINGS = (
+MATRIX_KINDS = (
     (Precision.INT8, 32, False, 8),
     (Precision.INT8, 32, False, 5),
     (Precision.INT16, 32, False, 8),
     (Precision.INT16, 16, True, 8),
 )
-"""Of activations; weights in a group; whether groups have minima; bits of a weight's code."""
-TURNS = 4
-"""Of instruction sets, so that a noisy moment meets all."""
+"""Precision of activations, weights per group, whether groups have zero offsets, bits per weight."""
+ROUNDS = 4
+"""Each round times every instruction set, so that a disturbance affects all of them and not only one."""
 
 
 @dataclass(frozen=True, slots=True)
 class Sizes:
-    """Of a model, and how long each kernel is run. Those of Gemma 3 270M unless said otherwise."""
+    """Dimensions of a model, by default of Gemma 3 270M, and for how many seconds each kernel is run."""
 
     dim: int = 640
     hidden: int = 2048
@@ -52,10 +52,10 @@ class Sizes:
     layers: int = 18
     window: int = 512
     tokens: int = 512
-    """The most of a step."""
+    """The longest prompt chunk of a step."""
     seconds: float = 0.3
     isas: tuple[str, ...] = (info().isa,)
-    """Instruction sets; those after the first are compared with it."""
+    """Instruction sets; the first is the one that the rest are compared with."""
 
     @property
     def qkv(self) -> int:
@@ -63,7 +63,7 @@ class Sizes:
 
     @property
     def projections(self) -> dict[str, tuple[int, int]]:
-        """Outputs and inputs of each."""
+        """Output and input features of the matrices of a layer."""
         return {
             "qkv": (self.qkv, self.dim),
             "o": (self.dim, self.heads * self.head_dim),
@@ -75,18 +75,20 @@ class Sizes:
         return AttentionShape(self.heads, 1, self.head_dim, window, 0.0625)
 
     def best(self, run: Callable[[], object]) -> tuple[float, ...]:
-        """Of each instruction set the seconds of the shortest of the runs that fit in the time."""
-        found = [float("inf")] * len(self.isas)
-        for _ in range(TURNS):
+        """The seconds of the fastest run, by instruction set."""
+        best = [float("inf")] * len(self.isas)
+        for _ in range(ROUNDS):
             for at, isa in enumerate(self.isas):
                 set_isa(isa)
-                found[at] = min(found[at], shortest(run, self.seconds / TURNS))
-        set_isa(self.isas[0])
-        return tuple(found)
+                best[at] = min(best[at], fastest(run, self.seconds / ROUNDS))
+        set_isa(
+            self.isas[0]
+        )  # the setting is global; inputs of the next kernel are prepared with the first set
+        return tuple(best)
 
 
-def shortest(run: Callable[[], object], seconds: float) -> float:
-    """Of the runs that fit in the time, at least three."""
+def fastest(run: Callable[[], object], seconds: float) -> float:
+    """The time of the fastest run. Runs for about `seconds`, and at least three times."""
     times: list[float] = []
     end = time.perf_counter() + seconds
     while len(times) < 3 or time.perf_counter() < end:
@@ -100,8 +102,11 @@ DEFAULT = Sizes()
 
 
 @dataclass(frozen=True, slots=True)
-class Line:
-    """One kernel. `macs`, multiplications with an addition, are 0 where they are not what takes time."""
+class KernelTiming:
+    """One kernel: seconds by instruction set, bytes that it must read, and multiply-additions (`macs`).
+
+    `macs` is 0 for kernels that arithmetic does not bound.
+    """
 
     name: str
     seconds: tuple[float, ...]
@@ -109,96 +114,104 @@ class Line:
     macs: float
 
     def row(self) -> Row:
-        first, *others = self.seconds
+        first, *rest = self.seconds
         macs = self.macs / first / 1e9 if self.macs else None
-        return Row(
-            self.name, (first * 1e6, self.bytes / first / 1e9, macs, *(100 * first / s for s in others))
-        )
+        return Row(self.name, (first * 1e6, self.bytes / first / 1e9, macs, *(100 * first / s for s in rest)))
 
 
 def bench_micro(
-    parts: Sequence[str], wanted: Wanted, threads: int | None = None, sizes: Sizes = DEFAULT
+    parts: Sequence[str], files: ResultFiles, threads: int | None = None, sizes: Sizes = DEFAULT
 ) -> None:
     """Raises ConfigError for an unknown part or instruction set."""
     for isa in sizes.isas:
         if isa not in info().isas:
-            raise ConfigError(f"no kernels {isa!r} run on this CPU; there are {', '.join(info().isas)}")
+            raise ConfigError(f"--isa has {isa!r}; on this CPU it must be of {', '.join(info().isas)}")
     for part in parts:
         if part not in PARTS:
-            raise ConfigError(f"{part!r} is no part of micro; there are {', '.join(PARTS)}")
+            raise ConfigError(f"PART is {part!r}; it must be one of {', '.join(PARTS)}")
     if threads is not None:
         set_threads(threads)
-    publish("micro", (_sheet(part, sizes) for part in parts or PARTS), wanted)
+    publish("micro", (_sheet(part, sizes) for part in parts or PARTS), files)
 
 
 def _sheet(part: str, sizes: Sizes) -> Sheet:
-    rows = tuple(line.row() for line in PARTS[part](sizes))
+    rows = tuple(timing.row() for timing in PARTS[part](sizes))
     drawn = "us" if any(row.figures[2] is None for row in rows) else "GMAC/s"
-    isa, *others = sizes.isas
+    isa, *compared = sizes.isas
     title = f"{part}: {isa}, {info().threads} threads"
-    if others:
-        title += f"; speed of others in % of {isa}'s"
-    return Sheet(part, title, ("us", "GB/s", "GMAC/s", *others), rows, (drawn,), drawn)
+    if compared:
+        title += f"; further columns: speed in % of {isa}'s"
+    return Sheet(part, title, ("us", "GB/s", "GMAC/s", *compared), rows, (drawn,), drawn)
 
 
-# ---------------------------------------------------------------- what kernels are given
+# ---------------------------------------------------------------- inputs
 
 
 def random_matrix(
-    out: int, inner: int, precision: Precision, group: int = 32, minima: bool = False, bits: int = 8
+    out: int, inner: int, precision: Precision, group: int = 32, has_offsets: bool = False, bits: int = 8
 ) -> PackedMatrix:
+    # Random codes are as good as real ones: the time of the kernels does not depend on the values.
     rng, half = np.random.default_rng(0), 1 << (bits - 1)
     codes = rng.integers(128 - half, 128 + half, (out // 16, inner // 4, 16, 4), dtype=np.uint8)
     scales = rng.random((out // 16, inner // group, 16), dtype=np.float32)
-    return PackedMatrix(codes, scales, scales.copy() if minima else None, group, out, inner, precision)
+    return PackedMatrix(codes, scales, scales.copy() if has_offsets else None, group, out, inner, precision)
 
 
-def size(matrix: PackedMatrix) -> int:
+def matrix_bytes(matrix: PackedMatrix) -> int:
     offsets = 0 if matrix.zero_offsets is None else matrix.zero_offsets.nbytes
     return matrix.codes.nbytes + matrix.scales.nbytes + offsets
 
 
-def rows(count: int, width: int) -> F32:
+def random_rows(count: int, width: int) -> F32:
     return np.random.default_rng(1).standard_normal((count, width), dtype=np.float32)
 
 
 # ---------------------------------------------------------------- parts
 
 
-def head_lines(sizes: Sizes) -> Iterator[Line]:
+def head_timings(sizes: Sizes) -> Iterator[KernelTiming]:
+    """The output matrix, with as many rows as a step samples tokens."""
     for precision in Precision:
         matrix = random_matrix(sizes.vocabulary, sizes.dim, precision)
         for count in (1, 4, 8, 16):
-            x = OPS.prepare(rows(count, sizes.dim), matrix)
+            x = OPS.prepare(random_rows(count, sizes.dim), matrix)
             seconds = sizes.best(partial(OPS.matmul, x, matrix))
             macs = count * sizes.vocabulary * sizes.dim
-            yield Line(f"lm head, {precision.name}, {count} rows", seconds, size(matrix), macs)
+            yield KernelTiming(
+                f"lm head, {precision.name}, {count} rows", seconds, matrix_bytes(matrix), macs
+            )
 
 
 def next_matmul(x: Prepared, matrices: Iterator[PackedMatrix]) -> None:
     OPS.matmul(x, next(matrices))
 
 
-def layer_lines(sizes: Sizes) -> Iterator[Line]:
-    for precision, group, minima, bits in GROUPINGS:
+def layer_timings(sizes: Sizes) -> Iterator[KernelTiming]:
+    """The matrices of the layers, with one row per token of a step."""
+    for precision, group, has_offsets, bits in MATRIX_KINDS:
         for name, (out, inner) in sizes.projections.items():
-            layers = [random_matrix(out, inner, precision, group, minima, bits) for _ in range(sizes.layers)]
+            layers = [
+                random_matrix(out, inner, precision, group, has_offsets, bits) for _ in range(sizes.layers)
+            ]
             for count in (1, 16, sizes.tokens // 2, sizes.tokens):
-                x = OPS.prepare(rows(count, inner), layers[0])
+                x = OPS.prepare(random_rows(count, inner), layers[0])
                 seconds = sizes.best(partial(next_matmul, x, cycle(layers)))
-                kind = f"{precision.name} x {bits} bits, group {group}{', minima' if minima else ''}"
+                offsets = ", zero offsets" if has_offsets else ""
+                kind = f"{precision.name} x {bits} bits, group {group}{offsets}"
                 label = f"{name}, {kind}, {count} rows"
-                yield Line(label, seconds, size(layers[0]), count * out * inner)
+                yield KernelTiming(label, seconds, matrix_bytes(layers[0]), count * out * inner)
 
 
-def paged(tokens: int, spans: int, head_dim: int) -> PagedKV:
+def random_kv(tokens: int, spans: int, head_dim: int) -> PagedKV:
+    """A row of `tokens` tokens for each span. Pages start at 1, because page 0 is never read."""
     page_size, each = 16, -(-tokens // 16)
-    pages = rows(1, (1 + spans * each) * 2 * page_size * head_dim).astype(np.float16)
+    pages = random_rows(1, (1 + spans * each) * 2 * page_size * head_dim).astype(np.float16)
     table = 1 + np.arange(spans * each, dtype=np.int32).reshape(spans, each)
     return PagedKV(pages.reshape(-1, 1, 2, page_size, 1, head_dim), table, page_size)
 
 
 def span_rows(starts: list[int], count: int) -> SpanRows:
+    """Spans of `count` tokens each, on rows of their own."""
     spans = len(starts)
     positions = np.concatenate([np.arange(s, s + count) for s in starts]).astype(np.int32)
     return SpanRows(
@@ -211,65 +224,69 @@ def span_rows(starts: list[int], count: int) -> SpanRows:
 
 
 class Spans(NamedTuple):
-    """So many spans of `tokens` each, after `past` others each."""
+    """`spans` spans of `tokens` tokens each, every one after `past` tokens of its request."""
 
     spans: int
     past: int
     tokens: int
 
 
-def attention_lines(sizes: Sizes) -> Iterator[Line]:
-    many = sizes.tokens
+def attention_timings(sizes: Sizes) -> Iterator[KernelTiming]:
+    """Decodes and prompt chunks, with and without a window."""
+    chunk = sizes.tokens
     cases = (
-        (1, many, 1),
-        (1, 8 * many, 1),
-        (16, many, 1),
-        (16, 4 * many, 1),
-        (1, 0, many),
-        (1, 4 * many, many),
+        Spans(1, chunk, 1),
+        Spans(1, 8 * chunk, 1),
+        Spans(16, chunk, 1),
+        Spans(16, 4 * chunk, 1),
+        Spans(1, 0, chunk),
+        Spans(1, 4 * chunk, chunk),
     )
-    for case in map(Spans._make, cases):
+    for case in cases:
         for window in (None, sizes.window):
-            yield attention_line(case, sizes, window)
+            yield attention_timing(case, sizes, window)
 
 
-def attention_line(case: Spans, sizes: Sizes, window: int | None) -> Line:
+def attention_timing(case: Spans, sizes: Sizes, window: int | None) -> KernelTiming:
     spans, past, count = case
     shape, width = sizes.attention(window), sizes.heads * sizes.head_dim
-    kv, where = paged(past + count, spans, shape.head_dim), span_rows([past] * spans, count)
-    q = rows(spans * count, width).reshape(-1, shape.heads, shape.head_dim)
-    seconds = sizes.best(partial(OPS.attention, q, shape, kv, 0, where))
-    seen = sum(min(p + 1, window or p + 1) for p in range(past, past + count)) * spans
+    kv, span = random_kv(past + count, spans, shape.head_dim), span_rows([past] * spans, count)
+    q = random_rows(spans * count, width).reshape(-1, shape.heads, shape.head_dim)
+    seconds = sizes.best(partial(OPS.attention, q, shape, kv, 0, span))
+    keys = sum(min(p + 1, window or p + 1) for p in range(past, past + count)) * spans
+    # A key and a value of two bytes per number. Each is read once per span, for all of its tokens.
     read = min(past + count, (window or past) + count) * spans * 2 * shape.head_dim * 2
-    return Line(f"{spans} x {count} after {past}, window {window}", seconds, read, 2 * seen * width)
+    return KernelTiming(f"{spans} x {count} after {past}, window {window}", seconds, read, 2 * keys * width)
 
 
-def small_lines(sizes: Sizes) -> Iterator[Line]:
+def small_timings(sizes: Sizes) -> Iterator[KernelTiming]:
+    """Norms, gates and rotation, fused with the quantization of their results as in the decoder."""
     matrix = random_matrix(sizes.qkv, sizes.dim, Precision.INT16)
     down = random_matrix(sizes.dim, sizes.hidden, Precision.INT16)
-    w = rows(1, sizes.dim)[0]
+    w = random_rows(1, sizes.dim)[0]
     for count in (1, 16, sizes.tokens):
-        x, wide = rows(count, sizes.dim), rows(count, 2 * sizes.hidden)
+        x, wide = random_rows(count, sizes.dim), random_rows(count, 2 * sizes.hidden)
         kernels: tuple[tuple[str, Callable[[], object], int], ...] = (
             ("norm_prepare", partial(OPS.norm_prepare, x, w, 1e-6, matrix), x.nbytes),
             ("add_norm", partial(OPS.add_norm, x, x, w, 1e-6), 2 * x.nbytes),
             ("gated_prepare", partial(OPS.gated_prepare, wide, Gate.GELU_TANH, down), wide.nbytes),
         )
         for name, run, read in kernels:
-            yield Line(f"{name}, {count} rows", sizes.best(run), read, 0)
-        yield rope_line(count, sizes)
+            yield KernelTiming(f"{name}, {count} rows", sizes.best(run), read, 0)
+        yield rope_timing(count, sizes)
 
 
-def rope_line(count: int, sizes: Sizes) -> Line:
-    shape, norm = sizes.attention(None), rows(1, sizes.head_dim)[0]
-    qkv, angles = rows(count, sizes.qkv), rows(count, sizes.head_dim).reshape(count, 2, -1)
-    kv, where = paged(count, 1, sizes.head_dim), span_rows([0], count)
-    seconds = sizes.best(lambda: OPS.rope_store(qkv, shape, norm, norm, 1e-6, angles, kv, 0, where))
-    return Line(f"rope_store, {count} rows", seconds, qkv.nbytes, 0)
+def rope_timing(count: int, sizes: Sizes) -> KernelTiming:
+    shape, norm = sizes.attention(None), random_rows(1, sizes.head_dim)[0]
+    qkv, angles = random_rows(count, sizes.qkv), random_rows(count, sizes.head_dim).reshape(count, 2, -1)
+    kv, span = random_kv(count, 1, sizes.head_dim), span_rows([0], count)
+    seconds = sizes.best(lambda: OPS.rope_store(qkv, shape, norm, norm, 1e-6, angles, kv, 0, span))
+    return KernelTiming(f"rope_store, {count} rows", seconds, qkv.nbytes, 0)
 
 
-def choose_lines(sizes: Sizes) -> Iterator[Line]:
-    logits = rows(16, sizes.vocabulary) * 3
+def choose_timings(sizes: Sizes) -> Iterator[KernelTiming]:
+    """Sampling one token per row."""
+    logits = random_rows(16, sizes.vocabulary) * 3
     for name, temperature, top_k, top_p in (
         ("greedy", 0.0, 0, 1.0),
         ("temperature 1", 1.0, 0, 1.0),
@@ -277,7 +294,7 @@ def choose_lines(sizes: Sizes) -> Iterator[Line]:
         ("top-p 0.9", 0.8, 0, 0.9),
     ):
         for count in (1, 16):
-            how = SamplingRows(
+            sampling = SamplingRows(
                 temperature=np.full(count, temperature, np.float32),
                 top_k=np.full(count, top_k, np.int32),
                 top_p=np.full(count, top_p, np.float32),
@@ -285,14 +302,14 @@ def choose_lines(sizes: Sizes) -> Iterator[Line]:
                 seed=np.arange(count, dtype=np.uint64),
                 position=np.zeros(count, np.int32),
             )
-            seconds = sizes.best(partial(OPS.sample, logits[:count], how))
-            yield Line(f"{name}, {count} rows", seconds, logits[:count].nbytes, 0)
+            seconds = sizes.best(partial(OPS.sample, logits[:count], sampling))
+            yield KernelTiming(f"{name}, {count} rows", seconds, logits[:count].nbytes, 0)
 
 
-PARTS: Mapping[str, Callable[[Sizes], Iterator[Line]]] = {
-    "head": head_lines,
-    "layers": layer_lines,
-    "attention": attention_lines,
-    "small": small_lines,
-    "choose": choose_lines,
+PARTS: Mapping[str, Callable[[Sizes], Iterator[KernelTiming]]] = {
+    "head": head_timings,
+    "layers": layer_timings,
+    "attention": attention_timings,
+    "small": small_timings,
+    "choose": choose_timings,
 }

@@ -1,7 +1,8 @@
-"""`transom bench kv`: the memory core's speed, in medians of microseconds, one thread, prompts already int32.
+"""`transom bench kv`: speed of the memory core, as medians in microseconds on one thread.
 
-Sequences share some beginnings; full attention, and a window. Transactions, references, ownership checks and
-events are included. Hits are asserted: no path is idle.
+The cache has full attention and a window and holds sequences that share prefixes. Times include transactions,
+reference counts, ownership checks and events. Every measurement asserts that it takes the path it is named
+for: hits are hits, and evicted pages become free.
 """
 
 import gc
@@ -12,91 +13,98 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from transom.bench.sheet import Row, Sheet, Wanted, publish
+from transom.bench.sheet import ResultFiles, Row, Sheet, publish
 from transom.kv.cache import CacheLayout, HybridCache
-from transom.kv.check import inside
+from transom.kv.check import evict, inside
 from transom.kv.component_specs import Full, Window
-from transom.kv.eviction import reclaim
 from transom.kv.holding import Holding
 from transom.kv.journal import Journal
 from transom.kv.pool import PagePool
 from transom.values import RequestId, Tokens
 
 WINDOW = 128
-RECLAIM_ROUNDS = 20
+EVICTION_ROUNDS = 20
 
 
 @dataclass(frozen=True, slots=True)
-class Cached:
-    """What is in the cache, in tokens, and how often each operation is timed."""
+class CacheLoad:
+    """The contents of the cache, and the sizes of the operations.
 
-    stems: int = 30
+    prefixes  different prefixes, of `prefix` tokens each
+    sequences cached sequences: each is one of the prefixes, followed by `suffix` tokens of its own
+    fresh     tokens of a looked-up prompt that are not cached
+    published tokens that are published at once
+    evicted   pages that are evicted at once
+    rounds    how often each operation is timed
+    pools     sizes in pages of the pools whose allocation is timed
+    """
+
+    prefixes: int = 30
     sequences: int = 1000
-    stem: int = 1408
-    tail: int = 64
+    prefix: int = 1408
+    suffix: int = 64
     fresh: int = 28
-    """Of a prompt that is looked up, beyond what is cached."""
     published: int = 256
-    reclaimed: int = 96
-    """Pages."""
+    evicted: int = 96
     rounds: int = 300
     pools: tuple[int, ...] = (1 << 14, 1 << 22)
 
 
-DEFAULT = Cached()
+DEFAULT = CacheLoad()
 
 
-def bench_kv(wanted: Wanted, cached: Cached = DEFAULT) -> None:
+def bench_kv(files: ResultFiles, load: CacheLoad = DEFAULT) -> None:
     """Raises ConfigError for a file that cannot be written."""
-    sixteen, one = Bench(16, cached).rows(), Bench(1, cached).rows()
+    sixteen, one = CacheBench(16, load).rows(), CacheBench(1, load).rows()
     rows = [Row(name, (wide, narrow)) for (name, wide), (_, narrow) in zip(sixteen, one, strict=True)]
-    for capacity in cached.pools:
-        name = f"take + give {cached.reclaimed} pages of {capacity:,}"
-        rows.append(Row(name, (take_give(capacity, cached), None)))
+    for capacity in load.pools:
+        name = f"allocate + free {load.evicted} pages of {capacity:,}"
+        rows.append(Row(name, (allocate_free(capacity, load), None)))
     columns = ("page 16", "page 1")
-    tokens = cached.stems * cached.stem + cached.sequences * cached.tail
+    tokens = load.prefixes * load.prefix + load.sequences * load.suffix
     title = f"us, median; {tokens:,} tokens in the cache"
-    publish("kv", [Sheet("operations", title, columns, tuple(rows), columns, "us")], wanted)
+    publish("kv", [Sheet("operations", title, columns, tuple(rows), columns, "us")], files)
 
 
 def median_us(measured: Callable[[int], object], prepare: Callable[[int], object], rounds: int) -> float:
-    """Of `measured(n)`, each after `prepare(n)`, which is not counted."""
-    found = []
+    """The median time of `measured(n)`. Each runs after `prepare(n)`, which is not timed."""
+    times = []
     for number in range(rounds):
         prepare(number)
         began = time.perf_counter_ns()
         measured(number)
-        found.append(time.perf_counter_ns() - began)
-    return statistics.median(found) / 1000
+        times.append(time.perf_counter_ns() - began)
+    return statistics.median(times) / 1000
 
 
 def nothing(number: int) -> None:
-    """Where no round is prepared."""
+    """Prepares nothing."""
 
 
-class Bench:
-    """Owns a filled cache. Mutable."""
+class CacheBench:
+    """Owns a filled cache with pages of `page` tokens. Mutable."""
 
-    def __init__(self, page: int, cached: Cached) -> None:
+    def __init__(self, page: int, load: CacheLoad) -> None:
         self.random = np.random.default_rng(1)
-        self.cached = cached
+        self.load = load
+        # Far more than the load needs, so that eviction runs only where it is measured.
         pages = 3_000_000 // 16 // page * 4
         layout = CacheLayout((Full(), Window(WINDOW)), (pages, pages), page, 64, 4096)
         self.cache = HybridCache(layout)
-        self.next = 0
+        self.next_id = 0
         self.prompts: list[Tokens] = []
-        stems = [self.draw(cached.stem) for _ in range(cached.stems)]
-        for number in range(cached.sequences):
-            prompt = np.concatenate([stems[number % cached.stems], self.draw(cached.tail)])
+        prefixes = [self.random_tokens(load.prefix) for _ in range(load.prefixes)]
+        for number in range(load.sequences):
+            prompt = np.concatenate([prefixes[number % load.prefixes], self.random_tokens(load.suffix)])
             self.serve(prompt)
             self.prompts.append(prompt)
 
-    def draw(self, count: int) -> Tokens:
+    def random_tokens(self, count: int) -> Tokens:
         return self.random.integers(0, 1 << 18, count).astype(np.int32)
 
-    def begin(self, prompt: Tokens) -> Holding:
-        self.next += 1
-        request = RequestId(self.next)
+    def admit(self, prompt: Tokens) -> Holding:
+        self.next_id += 1
+        request = RequestId(self.next_id)
         namespace = self.cache.namespace(request, "")
         return self.cache.admit(request, namespace, prompt, self.cache.offer(namespace, prompt))
 
@@ -106,83 +114,85 @@ class Bench:
         self.cache.advance(holding, len(prompt))
 
     def serve(self, prompt: Tokens) -> None:
-        holding = self.begin(prompt)
+        holding = self.admit(prompt)
         self.compute(holding, prompt)
         self.cache.publish(holding, prompt)
         self.cache.drop(holding)
 
-    # ---------------------------------------------------------------- what is measured
+    # ---------------------------------------------------------------- measurements
 
     def rows(self) -> list[tuple[str, float]]:
         """Each operation and its median."""
+        # The filled cache is a large object graph; a collection during a measurement would walk all of it.
         gc.collect()
         gc.freeze()
-        known, pages = self.cached.stem + self.cached.tail, self.cached.reclaimed
+        known, pages = self.load.prefix + self.load.suffix, self.load.evicted
         return [
-            (f"match {known + self.cached.fresh:,} tokens, {known:,} cached", self.match()),
+            (f"match {known + self.load.fresh:,} tokens, {known:,} cached", self.match()),
             ("admit + release", self.admit_release()),
-            (f"publish {self.cached.published} tokens after {self.cached.stem:,}", self.publish()),
-            (f"reclaim {pages} window pages", self.reclaim(1, pages)),
-            (f"reclaim {pages} full pages", self.reclaim(0, pages)),
+            (f"publish {self.load.published} tokens after {self.load.prefix:,}", self.publish()),
+            (f"evict {pages} window pages", self.evict(1, pages)),
+            (f"evict {pages} full pages", self.evict(0, pages)),
         ]
 
-    def asked(self) -> list[Tokens]:
-        """Prompts that are cached but for their ends."""
-        fresh = self.cached.fresh
-        return [np.concatenate([self.prompts[n], self.draw(fresh)]) for n in range(self.cached.rounds)]
+    def new_prompts(self) -> list[Tokens]:
+        """One prompt for each round: cached but for its last `fresh` tokens."""
+        fresh = self.load.fresh
+        rounds = range(self.load.rounds)
+        return [np.concatenate([self.prompts[n], self.random_tokens(fresh)]) for n in rounds]
 
     def match(self) -> float:
         namespace = self.cache.namespace(RequestId(0), "")
-        asked, known = self.asked(), self.cached.stem + self.cached.tail
-        assert all(self.cache.offer(namespace, prompt).begin.start == known for prompt in asked)
-        return median_us(lambda n: self.cache.offer(namespace, asked[n]), nothing, len(asked))
+        prompts, known = self.new_prompts(), self.load.prefix + self.load.suffix
+        assert all(self.cache.offer(namespace, prompt).begin.start == known for prompt in prompts)
+        return median_us(lambda n: self.cache.offer(namespace, prompts[n]), nothing, len(prompts))
 
     def admit_release(self) -> float:
-        asked = self.asked()
+        prompts = self.new_prompts()
         namespace = self.cache.namespace(RequestId(0), "")
-        offers = [self.cache.offer(namespace, prompt) for prompt in asked]
+        offers = [self.cache.offer(namespace, prompt) for prompt in prompts]
 
         def both(n: int) -> None:
-            self.cache.drop(self.cache.admit(RequestId(n), namespace, asked[n], offers[n]))
+            self.cache.drop(self.cache.admit(RequestId(n), namespace, prompts[n], offers[n]))
 
-        return median_us(both, nothing, len(asked))
+        return median_us(both, nothing, len(prompts))
 
     def publish(self) -> float:
-        """New tokens after a hit that ends with the stem."""
-        stem, new, rounds = self.cached.stem, self.cached.published, self.cached.rounds
-        prompts = [np.concatenate([self.prompts[n][:stem], self.draw(new)]) for n in range(rounds)]
+        """Publishes new tokens after a hit that ends with the prefix."""
+        prefix, new, rounds = self.load.prefix, self.load.published, self.load.rounds
+        prompts = [np.concatenate([self.prompts[n][:prefix], self.random_tokens(new)]) for n in range(rounds)]
         held: dict[int, Holding] = {}
 
         def prepare(n: int) -> None:
             if n:
                 self.cache.drop(held[n - 1])
-            held[n] = self.begin(prompts[n])
-            assert held[n].start == stem
+            held[n] = self.admit(prompts[n])
+            assert held[n].start == prefix
             self.compute(held[n], prompts[n])
 
-        took = median_us(lambda n: self.cache.publish(held[n], prompts[n]), prepare, rounds)
+        median = median_us(lambda n: self.cache.publish(held[n], prompts[n]), prepare, rounds)
         self.cache.drop(held[rounds - 1])
-        return took
+        return median
 
-    def reclaim(self, component: int, pages: int) -> float:
-        """Pages of one pool. At page 16 a victim has 7 window pages of no use, or 4 to 16 full ones."""
+    def evict(self, component: int, pages: int) -> float:
+        """Evicts from one pool. At page 16, a node has 7 useless window pages or 4 to 16 full pages."""
         before = inside(self.cache).pools[component].free
 
         def one(n: int) -> None:
-            with self.cache.transaction():
-                reclaim(inside(self.cache).tree, component, pages)
+            evict(self.cache, component, pages)
 
-        took = median_us(one, nothing, RECLAIM_ROUNDS)
-        assert inside(self.cache).pools[component].free >= before + RECLAIM_ROUNDS * pages
-        return took
+        median = median_us(one, nothing, EVICTION_ROUNDS)
+        assert inside(self.cache).pools[component].free >= before + EVICTION_ROUNDS * pages
+        return median
 
 
-def take_give(capacity: int, cached: Cached) -> float:
+def allocate_free(capacity: int, load: CacheLoad) -> float:
+    """Allocates and frees pages of an empty pool of `capacity` pages."""
     journal = Journal()
     pool = PagePool("pool", capacity, journal)
 
     def both(n: int) -> None:
         with journal.transaction():
-            pool.give(pool.take(cached.reclaimed, 1), 1)
+            pool.free_private(pool.allocate(load.evicted, 1), 1)
 
-    return median_us(both, nothing, 6 * cached.rounds)
+    return median_us(both, nothing, 6 * load.rounds)

@@ -1,1 +1,1 @@
-"""How far each eviction policy is from the best possible one on a known trace."""
+"""How many prompt tokens eviction policies find, compared with the best possible policy. See `report`."""

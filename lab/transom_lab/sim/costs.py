@@ -1,4 +1,8 @@
-"""What a step takes on a machine: finer than what the scheduler learns, as it stands in for the machine."""
+"""Cost model: how many seconds a step takes on a machine, as a linear function of its load.
+
+The scheduler learns a simpler one while it runs (`transom.sched.step_cost`). This one replaces the machine,
+so it also tells keys read by full and window layers apart, and counts keys in the processor's caches.
+"""
 
 import json
 from collections.abc import Iterable, Sequence
@@ -15,11 +19,13 @@ from transom.sched.step_cost import keys_near, keys_read
 from transom.steps import SpanWork, StepWork
 
 
-class Load(NamedTuple):
-    """What is counted of a step. Keys are what tokens read, in spans of one token and in longer ones.
+class StepLoad(NamedTuple):
+    """The work of a step, counted.
 
-    Of the keys that spans of one token read, `fresh` are those that none before in the step has read: where
-    requests share a prefix they share its pages, and who comes later finds them in the processor's caches.
+    Keys are counted per token that reads them and per layer kind: `keys` by a full layer, `near` by a window
+    layer. Decode keys are read by spans of one token, chunk keys by longer ones. Of the decode keys, `fresh`
+    are those on pages that no earlier span of the step has read. Requests with a common prefix share its
+    pages, and the later spans find them in the processor's caches.
     """
 
     spans: int
@@ -34,8 +40,8 @@ class Load(NamedTuple):
     fresh_near: int
 
 
-def load_of(work: StepWork, window: int, cache: HybridCache) -> Load:
-    """`near` keys are those within `window`, in place of all; 0 is no window. `cache` says who reads what."""
+def load_of(work: StepWork, window: int, cache: HybridCache) -> StepLoad:
+    """The load of `work`. `window` is that of the window layers, or 0; `cache` knows the rows' pages."""
     tokens = choices = decode_keys = decode_near = chunk_keys = chunk_near = 0
     for span in work.spans:
         start, count = span.start, len(span.tokens)
@@ -49,7 +55,7 @@ def load_of(work: StepWork, window: int, cache: HybridCache) -> Load:
             chunk_keys += keys_read(start, end)
             chunk_near += keys_near(start, end, window) if window else 0
     decodes = [span for span in work.spans if len(span.tokens) == 1]
-    return Load(
+    return StepLoad(
         spans=len(work.spans),
         tokens=tokens,
         choices=choices,
@@ -64,7 +70,7 @@ def load_of(work: StepWork, window: int, cache: HybridCache) -> Load:
 
 
 def _fresh_share(cache: HybridCache, spans: Sequence[SpanWork], kind: type[Full] | type[Window]) -> float:
-    """Of the first component of this kind: the pages that `spans` read / the times that they are read."""
+    """Distinct pages that `spans` read, divided by page reads. Of the first component of this kind."""
     kinds = [isinstance(component, kind) for component in cache.layout.components]
     if len(spans) < 2 or not any(kinds):
         return 1.0
@@ -76,13 +82,15 @@ def _fresh_share(cache: HybridCache, spans: Sequence[SpanWork], kind: type[Full]
 
 @dataclass(frozen=True, slots=True)
 class MachineCost:
-    """Seconds of a step, scheduling it included.
+    """Rates in seconds. A step takes the sum of rate times count; its scheduling is included.
 
-    base, choosing  once for the step; once more if it chooses any token (the output head is read)
+    base        once per step
+    choosing    once per step that samples a token, because the output head is read then
     per_span, per_token, per_choice, per_copy
-                    for each; of `tokens_free` tokens the arithmetic is hidden behind reading the weights
-    per_..._key     for each key that full layers read, near: that window layers read; fresh: as in `Load`
-    window          of the window layers, in tokens; 0 is none
+                per span, token, sampled token and copied page. The first `tokens_free` tokens cost nothing:
+                their arithmetic is hidden behind reading the weights from memory.
+    per_..._key per key as counted in `StepLoad`; `near` for window layers, `fresh` in addition to decode keys
+    window      tokens of the window layers; 0 if all layers are full
     """
 
     base: float = 0.0
@@ -103,14 +111,14 @@ class MachineCost:
     def seconds(self, work: StepWork, cache: HybridCache) -> float:
         return self.of(load_of(work, self.window, cache))
 
-    def of(self, load: Load) -> float:
+    def of(self, load: StepLoad) -> float:
         seconds = self.base
-        for rate, count in zip(self.rates()[1:], terms(load, self.tokens_free)[1:], strict=True):
+        for rate, count in zip(self.rates()[1:], counts_of(load, self.tokens_free)[1:], strict=True):
             seconds += rate * count
         return seconds
 
     def rates(self) -> tuple[float, ...]:
-        """In the order of `terms`."""
+        """The rates in the order of `counts_of`."""
         return (
             self.base,
             self.choosing,
@@ -127,11 +135,12 @@ class MachineCost:
         )
 
 
+# Field types are compared as types: this module must not postpone annotations.
 RATES = tuple(field.name for field in fields(MachineCost) if field.type is float)
 
 
-def terms(load: Load, tokens_free: int) -> tuple[int, ...]:
-    """What each rate is multiplied with."""
+def counts_of(load: StepLoad, tokens_free: int) -> tuple[int, ...]:
+    """The number that each rate is multiplied by."""
     return (
         1,
         int(load.choices > 0),
@@ -157,21 +166,21 @@ def write_cost(cost: MachineCost, path: Path) -> None:
 
 
 def read_cost(path: Path) -> MachineCost:
-    """Raises ConfigError, naming file and field, for what is no cost."""
+    """Raises ConfigError, which names the file and the field, for a file that is not a cost model."""
     try:
-        found = json.loads(path.read_text(encoding="utf-8"))
+        data = json.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise ConfigError(f"{path}: {error.strerror}") from None
     except ValueError as error:
         raise ConfigError(f"{path}: not JSON: {error}") from None
-    if not isinstance(found, dict):
-        raise ConfigError(f"{path}: an object is expected, not {type(found).__name__}")
-    _require_known(path, found)
-    for name, value in found.items():
+    if not isinstance(data, dict):
+        raise ConfigError(f"{path}: an object is expected, not {type(data).__name__}")
+    _require_known(path, data)
+    for name, value in data.items():
         if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < float("inf"):
             raise ConfigError(f"{path}: {name} is {value!r}; a number of at least 0 is expected")
     values: dict[str, Any] = {
-        name: float(value) if name in RATES else int(value) for name, value in found.items()
+        name: float(value) if name in RATES else int(value) for name, value in data.items()
     }
     return MachineCost(**values)
 

@@ -1,4 +1,4 @@
-"""The pictures of a simulation: memory over time, hits over time, and how long users waited."""
+"""SVG pictures of a simulation: memory over time, hits over time, distribution of times to first token."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -9,16 +9,16 @@ from transom.bench.charts.lines import Series, areas_svg, lines_svg
 from transom.bench.charts.page import Chart
 from transom.bench.files import write_files
 from transom_lab.sim.player import Played
-from transom_lab.sim.records import Cause
+from transom_lab.sim.records import StartKind
 from transom_lab.sim.summary import summary_of, ttft_ms
 
 MIB = float(1 << 20)
-PAIRS = (("#2f6db0", "#9fb8d6"), ("#e0a13a", "#f0cd94"), ("#4f9d69", "#b5d6c0"))
-"""Of each component: used, and cached."""
+COLOURS = (("#2f6db0", "#9fb8d6"), ("#e0a13a", "#f0cd94"), ("#4f9d69", "#b5d6c0"))
+"""By component: of used and of cached pages."""
 
 
 def write_pictures(runs: Mapping[str, Played], folder: Path) -> list[Path]:
-    """`runs` by name. Returns what was written. Raises ConfigError if that is not possible."""
+    """Draws `runs`, by name. Returns the paths. Raises ConfigError if a file cannot be written."""
     pictures = {"ttft.svg": ttft_svg(runs)}
     for name, played in runs.items():
         suffix = f"-{name}" if len(runs) > 1 else ""
@@ -32,7 +32,7 @@ def memory_svg(played: Played) -> str:
     for number, component in enumerate(played.sizing.layout.components):
         used = [sample.used_bytes[number] / MIB for sample in played.samples]
         cached = [sample.cached_bytes[number] / MIB for sample in played.samples]
-        dark, light = PAIRS[number % len(PAIRS)]
+        dark, light = COLOURS[number % len(COLOURS)]
         series.append(Series(f"{component.name}, used by requests", used, colour=dark))
         series.append(Series(f"{component.name}, cached beside", cached, colour=light))
     chart = Chart("Memory over time", _about(played), "s", "MiB")
@@ -41,11 +41,11 @@ def memory_svg(played: Played) -> str:
 
 def hits_svg(played: Played) -> str:
     series = [
-        Series(words, [sample.tokens[cause] / 1e3 for sample in played.samples])
-        for cause, words in (
-            (Cause.ISLAND, "found: island"),
-            (Cause.COLD, "computed"),
-            (Cause.REPAIR, "found: repair"),
+        Series(words, [sample.tokens[kind] / 1e3 for sample in played.samples])
+        for kind, words in (
+            (StartKind.ISLAND, "found: island"),
+            (StartKind.COLD, "computed"),
+            (StartKind.REPAIR, "found: repair"),
         )
     ]
     share = summary_of(played).hit_share
@@ -55,7 +55,10 @@ def hits_svg(played: Played) -> str:
 
 
 def ttft_svg(runs: Mapping[str, Played]) -> str:
-    """Of each run the share of requests that had their first token by then, up to the 99th percentile."""
+    """Cumulative share of requests over their time to first token, one line per run.
+
+    Drawn up to the 99th percentile: a few outliers would press the rest into the left margin.
+    """
     series = []
     for name, played in runs.items():
         times = np.sort(np.array(ttft_ms(played) or [0.0]))
@@ -68,4 +71,6 @@ def ttft_svg(runs: Mapping[str, Played]) -> str:
 
 
 def _about(played: Played) -> str:
-    return f"{played.trace.name}, {len(played.lives):,} requests in {played.ended_at:,.1f} s of virtual time"
+    return (
+        f"{played.trace.name}, {len(played.records):,} requests in {played.ended_at:,.1f} s of virtual time"
+    )

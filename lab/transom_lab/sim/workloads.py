@@ -1,24 +1,30 @@
-"""Workloads by name: closed loops that a benchmark's clients make, and open ones that users do.
+"""Workloads by name. Each draws a trace from a seed.
 
-Tokens are random; lengths, and who shares how long a beginning with whom, are what matters.
+The workloads of a benchmark are closed loops: a fixed number of clients, each of which sends its next request
+when it has an answer. The workloads of users are mostly open loops: requests arrive at their own times.
+
+Tokens are random. Only the lengths matter to scheduler and cache, and which prompts share how long a prefix.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from math import pi, sin
 
+import numpy as np
+
 from transom.errors import ConfigError
 from transom.values import Tokens
-from transom_lab.sim.draw import Draw, joined
-from transom_lab.sim.trace import Arrival, Trace
+from transom_lab.sim.trace import FIRST_TOKEN, LAST_TOKEN, Arrival, Trace
+
+BOS = 2
 
 
 @dataclass(frozen=True, slots=True)
 class Workload:
-    """`make` draws about `requests` requests; None: as many as the workload has by itself."""
+    """`make` draws about as many requests as it is given, or without a number the workload's own number."""
 
     about: str
-    make: Callable[[Draw, int | None], Trace]
+    make: "Callable[[Draw, int | None], Trace]"
 
 
 def make_trace(name: str, seed: int, requests: int | None = None) -> Trace:
@@ -27,6 +33,50 @@ def make_trace(name: str, seed: int, requests: int | None = None) -> Trace:
     if workload is None:
         raise ConfigError(f"--workload is {name!r}; it must be one of {', '.join(WORKLOADS)}")
     return workload.make(Draw(seed, name), requests)
+
+
+class Draw:
+    """A random source of tokens, lengths and times. Mutable. It depends on the seed and the workload only."""
+
+    def __init__(self, seed: int, workload: str) -> None:
+        self._generator = np.random.Generator(np.random.PCG64([seed, *workload.encode()]))
+
+    def tokens(self, count: int) -> Tokens:
+        return self._generator.integers(FIRST_TOKEN, LAST_TOKEN, count, dtype=np.int32)
+
+    def begin(self, count: int) -> Tokens:
+        """`count` tokens, the first of which is the one that begins every text."""
+        return joined(np.array([BOS], np.int32), self.tokens(count - 1))
+
+    def between(self, low: int, high: int) -> int:
+        """A uniform integer, `low` and `high` included."""
+        return int(self._generator.integers(low, high + 1))
+
+    def near(self, mean: float, deviation: float, low: int) -> int:
+        """A normally distributed length, at least `low`."""
+        return max(low, round(self._generator.normal(mean, deviation)))
+
+    def skewed(self, median: float, sigma: float, low: int, high: int) -> int:
+        """A log-normal length between `low` and `high`: most answers are short, and a few are very long."""
+        return min(high, max(low, round(median * float(np.exp(sigma * self._generator.standard_normal())))))
+
+    def pause(self, mean_s: float) -> float:
+        """An exponentially distributed time."""
+        return float(self._generator.exponential(mean_s))
+
+    def moments(self, mean_s: float) -> Iterator[float]:
+        """The times of a Poisson process, `mean_s` apart on average, without end."""
+        now = 0.0
+        while True:
+            now += self.pause(mean_s)
+            yield now
+
+    def chance(self, probability: float) -> bool:
+        return bool(self._generator.random() < probability)
+
+
+def joined(*parts: Tokens) -> Tokens:
+    return np.concatenate(parts, dtype=np.int32)
 
 
 # ---------------------------------------------------------------- closed loops of a benchmark
@@ -53,7 +103,7 @@ def _w3(draw: Draw, requests: int | None) -> Trace:
 
 
 def _w4(name: str, system_tokens: int) -> Callable[[Draw, int | None], Trace]:
-    """Conversations of four turns, taken up again at the back of the queue when an answer is there."""
+    """Conversations of four turns. After each answer a conversation goes to the back of the queue."""
 
     def make(draw: Draw, requests: int | None) -> Trace:
         conversations = -(-(requests or 32) // 4)
@@ -69,17 +119,17 @@ def _w4(name: str, system_tokens: int) -> Callable[[Draw, int | None], Trace]:
     return make
 
 
-def _reply(to: Arrival, index: int, said: Tokens, outputs: Tokens, pause_s: float = 0.0) -> Arrival:
-    """The next turn of a conversation: all before, the answer, and what was `said` to it."""
-    prompt = joined(to.prompt, to.outputs, said)
+def _reply(to: Arrival, index: int, message: Tokens, outputs: Tokens, pause_s: float = 0.0) -> Arrival:
+    """The next turn of a conversation, `pause_s` after the end of `to`, the arrival with number `index`."""
+    prompt = joined(to.prompt, to.outputs, message)
     return Arrival(pause_s, prompt, outputs, to.tenant, to.priority, after=index)
 
 
-# ---------------------------------------------------------------- what users do
+# ---------------------------------------------------------------- workloads of users
 
 
 def _agents(draw: Draw, requests: int | None) -> Trace:
-    """Agents under one of four instructions: a tool answers each turn, and some try two ways at once."""
+    """Agents of four teams, each with its own instructions. A tool answers each turn; some turns branch."""
     instructions = [draw.begin(draw.between(900, 1800)) for _ in range(4)]
     moments = draw.moments(4.0)
     arrivals: list[Arrival] = []
@@ -91,13 +141,14 @@ def _agents(draw: Draw, requests: int | None) -> Trace:
 
 
 def _agent(draw: Draw, arrivals: list[Arrival], first: Arrival) -> None:
+    """Appends `first` and the turns after it. An agent continues a random one of up to three branches."""
     arrivals.append(first)
-    tips = [len(arrivals) - 1]
+    tips = [len(arrivals) - 1]  # the last turn of each branch
     for _ in range(draw.between(3, 9)):
         at = tips.pop(draw.between(0, len(tips) - 1))
         for _ in range(2 if len(tips) < 3 and draw.chance(0.2) else 1):
-            said = draw.tokens(draw.skewed(90, 0.8, 8, 700))
-            arrivals.append(_reply(arrivals[at], at, said, _answer(draw), draw.pause(3.0)))
+            result = draw.tokens(draw.skewed(90, 0.8, 8, 700))
+            arrivals.append(_reply(arrivals[at], at, result, _answer(draw), draw.pause(3.0)))
             tips.append(len(arrivals) - 1)
 
 
@@ -106,7 +157,7 @@ def _answer(draw: Draw) -> Tokens:
 
 
 def _rollouts(draw: Draw, requests: int | None) -> Trace:
-    """Sixteen outputs of each prompt (n = 16), of very different lengths; a next one when all have ended."""
+    """Sixteen outputs of each prompt (n = 16) with very different lengths. Four prompts are in flight."""
     arrivals: list[Arrival] = []
     while len(arrivals) < (requests or 256):
         first, prompt = len(arrivals), draw.begin(draw.between(120, 700))
@@ -117,10 +168,11 @@ def _rollouts(draw: Draw, requests: int | None) -> Trace:
 
 
 def _documents(draw: Draw, requests: int | None) -> Trace:
-    """Long documents, each asked several questions with time to read in between."""
+    """Long documents with several questions about each, and time to read the answers in between."""
     moments = draw.moments(20.0)
     arrivals: list[Arrival] = []
     while len(arrivals) < (requests or 80):
+        # Readers overlap: the questions about one document arrive between those about the next ones.
         document = draw.begin(draw.between(4_000, 16_000))
         at = next(moments)
         for _ in range(draw.between(2, 6)):
@@ -131,13 +183,13 @@ def _documents(draw: Draw, requests: int | None) -> Trace:
 
 
 def _bursts(draw: Draw, requests: int | None) -> Trace:
-    """An on/off Poisson process: 20 s of chats, 40 s of calm, on average."""
+    """An on/off Poisson process: 20 s of chats and 40 s without any, on average."""
     systems = [draw.begin(draw.between(80, 500)) for _ in range(8)]
     arrivals: list[Arrival] = []
     now, ends = 0.0, draw.pause(20.0)
     while len(arrivals) < (requests or 300):
         now += draw.pause(0.4)
-        if now > ends:
+        if now > ends:  # the burst is over; this chat is the first of the next one
             now = ends + draw.pause(40.0)
             ends = now + draw.pause(20.0)
         arrivals.append(_chat(draw, systems, now))
@@ -148,9 +200,11 @@ DAY_S = 86_400.0
 
 
 def _day(draw: Draw, requests: int | None) -> Trace:
-    """A day: the rate of arrivals follows the hour, four times as many at noon as at midnight."""
+    """A day of chats, with four times as many arrivals per hour at noon as at midnight."""
     systems = [draw.begin(draw.between(80, 500)) for _ in range(8)]
     mean = (requests or 5_000) / DAY_S
+    # Thinning: arrivals at the highest rate, 1.6 times the mean, each kept with the probability of its hour's
+    # rate.
     arrivals = [
         _chat(draw, systems, at)
         for at in _until(DAY_S, draw, 1.0 / (1.6 * mean))
@@ -169,9 +223,9 @@ def _until(end_s: float, draw: Draw, mean_s: float) -> list[float]:
 
 
 def _chat(draw: Draw, systems: list[Tokens], at: float) -> Arrival:
-    which = draw.between(0, len(systems) - 1)
-    prompt = joined(systems[which], draw.tokens(draw.skewed(60, 1.0, 4, 2_000)))
-    return Arrival(at, prompt, _answer(draw), tenant=f"app-{which}")
+    app = draw.between(0, len(systems) - 1)
+    prompt = joined(systems[app], draw.tokens(draw.skewed(60, 1.0, 4, 2_000)))
+    return Arrival(at, prompt, _answer(draw), tenant=f"app-{app}")
 
 
 WORKLOADS: Mapping[str, Workload] = {

@@ -1,4 +1,4 @@
-"""`transom bench`: one subcommand for each thing to measure. Other distributions add more."""
+"""`transom bench`: one subcommand per benchmark. Other distributions add more through entry points."""
 
 import argparse
 from typing import Any
@@ -10,8 +10,8 @@ from transom.cli.parser import Parser, add_command
 HELP = """\
 Measure this machine, or a server.
 
-Each subcommand prints a table. --json FILE writes all figures and --svg FOLDER the pictures. Times on a busy
-machine say little: compare figures of one run.
+Each subcommand prints a table. --json FILE writes all figures, --svg FOLDER draws charts. Times depend on the
+machine and its load: compare only figures of one run.
 """
 
 
@@ -21,16 +21,16 @@ def add(commands: Any) -> Parser:
         "bench",
         _refuse_no_subcommand,
         help="measure this machine, or a server",
-        usage="transom bench WHAT [flags]",
+        usage="transom bench BENCHMARK [flags]",
         description=HELP,
     )
-    kinds = parser.add_subparsers(dest="what", metavar="WHAT", parser_class=Parser)
-    bench_serve.add(kinds)
-    for add_kind in installed("transom.bench"):
-        add_kind(kinds)
-    parser.set_defaults(kinds=", ".join(kinds.choices))
+    benchmarks = parser.add_subparsers(dest="benchmark", metavar="BENCHMARK", parser_class=Parser)
+    bench_serve.add(benchmarks)
+    for add_benchmark in installed("transom.bench"):
+        add_benchmark(benchmarks)
+    parser.set_defaults(benchmarks=", ".join(benchmarks.choices))
     return parser
 
 
 def _refuse_no_subcommand(options: argparse.Namespace) -> None:
-    options.parser.error(f"bench what? Choose one of {options.kinds}; see transom bench --help")
+    options.parser.error(f"name a benchmark: {options.benchmarks}; see transom bench --help")

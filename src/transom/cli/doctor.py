@@ -13,13 +13,13 @@ if TYPE_CHECKING:
     from transom.cli.checks import Finding
 
 HELP = """\
-Look at this machine as a server would, and say for each thing whether it is well, or how to mend it.
+Find problems of this machine that would affect serving, and how to fix them.
 
   transom doctor
   transom doctor smollm2-135m-instruct --port 9000
 
-A line begins with ok, slow (it works, with less than it could have) or wrong; an arrow says what to do.
-Nothing is started, fetched or written. The exit status is 1 if something would keep a server from starting.
+A line begins with ok, slow (works, but below the machine's capability) or wrong; an arrow says how to fix it.
+Nothing is started, fetched or written. The exit status is 1 if a problem would keep a server from starting.
 """
 
 COLOURS = {"ok": "green", "slow": "yellow", "wrong": "bold red"}
@@ -30,27 +30,30 @@ def add(commands: Any) -> Parser:
         commands,
         "doctor",
         _run,
-        help="look for what is wrong with this machine",
+        help="find problems of this machine",
         usage="transom doctor [MODEL] [flags]",
         description=HELP,
     )
     parser.add_argument("model", nargs="?", metavar="MODEL", help=MODEL_HELP)
     parser.add_argument(
-        "--host", default="127.0.0.1", metavar="ADDRESS", help="where it would listen; default %(default)s"
+        "--host",
+        default="127.0.0.1",
+        metavar="ADDRESS",
+        help="address that the server would listen on; default %(default)s",
     )
-    parser.add_argument("--port", type=int, default=8000, metavar="N", help="default %(default)s")
+    parser.add_argument("--port", type=int, default=8000, metavar="N", help="its port; default %(default)s")
     return parser
 
 
 def _run(options: argparse.Namespace) -> None:
     from transom.cli.checks import Verdict, examine, worst
 
-    where = ServerConfig(host=options.host, port=options.port)
-    findings = examine(options.model, where.host, where.port)
+    address = ServerConfig(host=options.host, port=options.port)
+    findings = examine(options.model, address.host, address.port)
     _show(findings)
     if worst(findings) == Verdict.WRONG:
         wrong = ", ".join(finding.name for finding in findings if finding.verdict == Verdict.WRONG)
-        raise TransomError(f"not well: {wrong}")
+        raise TransomError(f"problems found: {wrong}")
 
 
 def _show(findings: "list[Finding]") -> None:
@@ -61,5 +64,5 @@ def _show(findings: "list[Finding]") -> None:
     for finding in findings:
         colour = COLOURS[finding.verdict]
         console.print(Text(f"{finding.verdict:<6}", style=colour), Text(f"{finding.name:<10}"), finding.text)
-        if finding.mend:
-            console.print(Text(f"{'':<18}-> {finding.mend}", style=colour))
+        if finding.fix:
+            console.print(Text(f"{'':<18}-> {finding.fix}", style=colour))

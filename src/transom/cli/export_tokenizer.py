@@ -9,12 +9,12 @@ from transom.cli.parser import Parser, add_command
 
 HELP = """\
 Write the tokenizer of a model as tokenizer.json, tokenizer_config.json (with the chat template) and
-config.json, so that benchmarks and clients that want a local tokenizer folder work without a network.
+config.json, for benchmarks and clients that need a tokenizer folder and have no network.
 
   transom export-tokenizer tok
   transom export-tokenizer tok --model smollm2-135m-instruct
 
-A benchmark then takes the folder where it asks for a tokenizer: --tokenizer tok, or so.
+Pass the folder to the other tool as its tokenizer, for example with --tokenizer tok.
 """
 
 
@@ -27,7 +27,9 @@ def add(commands: Any) -> Parser:
         usage="transom export-tokenizer DIR [flags]",
         description=HELP,
     )
-    parser.add_argument("folder", metavar="DIR", help="made if it is not there; files in it are overwritten")
+    parser.add_argument(
+        "folder", metavar="DIR", help="output folder; created if missing, and its files are overwritten"
+    )
     parser.add_argument("--model", metavar="MODEL", help=MODEL_HELP)
     return parser
 

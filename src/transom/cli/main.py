@@ -1,4 +1,4 @@
-"""The command line: parses, runs one command, and turns errors into one line and an exit status."""
+"""The command line: parses arguments, runs one command, and reports errors as one line and an exit status."""
 
 import argparse
 import logging
@@ -15,11 +15,11 @@ from transom.errors import TransomError
 INTERRUPTED = 130
 
 HELP = """\
-Serves language models that mix full and sliding-window attention.
+A server for language models that mix full and sliding-window attention.
 
   transom serve                    an OpenAI-compatible server on http://127.0.0.1:8000
   transom generate "The capital of France is"
-  transom COMMAND --help           each has examples
+  transom COMMAND --help           flags and examples of a command
 """
 
 COMMANDS = (
@@ -32,11 +32,14 @@ COMMANDS = (
     export_tokenizer,
     bench,
 )
-"""In the order in which help lists them. Commands import what they run with only when they run."""
+"""In the order in which help lists them.
+
+A command imports heavy packages only when it runs: `transom --help` must be fast.
+"""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """The exit status: 0, 1 for what went wrong, 2 for usage."""
+    """The exit status: 0 for success, 1 for an error, 2 for wrong usage, 130 for Ctrl-C."""
     streams.complete()
     words = list(sys.argv[1:] if arguments is None else arguments)
     parser, _ = parsers()
@@ -52,26 +55,26 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except TransomError as error:
         return _fail(str(error))
     except BrokenPipeError:
-        # The reader of our output has gone, as `| head` does; nothing is left to tell it.
+        # The reader of our output has closed it, as `| head` does: that is no error.
         streams.silence(sys.stdout)
         return 0
     except KeyboardInterrupt:
         return INTERRUPTED
     except MemoryError:
         return _fail("not enough memory")
-    except Exception as error:  # the process edge: the log has the traceback, the user one line
+    except Exception as error:  # the edge of the process: the log gets the traceback, the user one line
         logging.getLogger("transom").debug("failed", exc_info=True)
-        return _fail(f"an error of transom's own: {type(error).__name__}: {error}")
+        return _fail(f"internal error: {type(error).__name__}: {error}")
     return 0
 
 
 def _fail(message: str) -> int:
-    streams.say(sys.stderr, f"transom: {' '.join(message.split())}")
+    streams.print_line(sys.stderr, f"transom: {' '.join(message.split())}")
     return 1
 
 
 def parsers() -> tuple[Parser, dict[str, Parser]]:
-    """The whole command line, and the parser of each command by name."""
+    """The parser of the whole command line, and the parsers of the commands by name."""
     parser = Parser(
         prog="transom",
         description=HELP,

@@ -1,4 +1,4 @@
-"""`transom models`: what there is by name, and fetching it."""
+"""`transom models`: lists the built-in models, and downloads one."""
 
 import argparse
 from typing import TYPE_CHECKING, Any
@@ -9,14 +9,14 @@ if TYPE_CHECKING:
     from transom.weights.catalogue import BuiltinModel
 
 HELP = """\
-List the models known by name, or bring one to this machine.
+List the built-in models, or download one.
 
   transom models
   transom models add smollm2-135m-instruct
   transom serve smollm2-135m-instruct
 
-Files lie in the cache folder ($TRANSOM_CACHE, else ~/.cache/transom). A download that broke off goes on
-where it was. Any other GGUF file is served by its path.
+Files are stored in the cache folder, $TRANSOM_CACHE or ~/.cache/transom. An interrupted download resumes
+where it stopped. Any other GGUF file can be served by its path.
 """
 
 
@@ -25,14 +25,14 @@ def add(commands: Any) -> Parser:
         commands,
         "models",
         _run,
-        help="list the models known by name; add one",
+        help="list the built-in models; download one",
         usage="transom models [add NAME]",
         description=HELP,
     )
     parser.add_argument(
-        "action", nargs="?", choices=("add",), help="bring a model here; without it, list them"
+        "action", nargs="?", choices=("add",), help="download a model; without it, the models are listed"
     )
-    parser.add_argument("name", nargs="?", metavar="NAME", help="one of the list's first column")
+    parser.add_argument("name", nargs="?", metavar="NAME", help="a name from the first column of the list")
     return parser
 
 
@@ -50,11 +50,11 @@ def _list() -> None:
     from transom.weights.builtin import cache_folder, is_ready
     from transom.weights.catalogue import BUILTIN
 
-    columns = ("name", "size", "licence", "here", "what it is")
+    columns = ("name", "size", "licence", "installed", "description")
     table = Table(*columns, box=None, pad_edge=False, header_style="bold")
     for model in BUILTIN.values():
-        here = "yes" if is_ready(model) else "no"
-        table.add_row(model.name, _megabytes(model.size), model.licence, here, model.about)
+        installed = "yes" if is_ready(model) else "no"
+        table.add_row(model.name, _megabytes(model.size), model.licence, installed, model.about)
     console = screen()
     console.print(table)
     console.print(f"\nin {cache_folder()}")
@@ -69,9 +69,9 @@ def _known(name: str | None) -> "BuiltinModel":
     from transom.weights.catalogue import BUILTIN
 
     if name is None:
-        raise ConfigError(f"which model? one of: {', '.join(BUILTIN)}")
+        raise ConfigError(f"name a model: {', '.join(BUILTIN)}")
     if name not in BUILTIN:
-        raise ConfigError(f"{name!r} is not known by name; these are: {', '.join(BUILTIN)}")
+        raise ConfigError(f"{name!r} is not a built-in model; the built-in models are: {', '.join(BUILTIN)}")
     return BUILTIN[name]
 
 
@@ -79,7 +79,7 @@ def _add(model: "BuiltinModel") -> None:
     from transom.cli.model import obtain_shown
     from transom.weights.builtin import is_ready
 
-    had = is_ready(model)
+    was_installed = is_ready(model)
     path = obtain_shown(model)
-    print(f"{model.name} {'was here already' if had else 'is here now'}: {path}")
+    print(f"{model.name} {'was already installed' if was_installed else 'is installed'}: {path}")
     print(f"serve it with: transom serve {model.name}")

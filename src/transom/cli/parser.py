@@ -1,4 +1,4 @@
-"""What every command shares: a parser whose errors are one line, and checks that name the flag."""
+"""Shared by all commands: an argument parser with one-line errors, and checks that name the flag."""
 
 import argparse
 import difflib
@@ -12,13 +12,13 @@ USAGE_ERROR = 2
 
 
 class Parser(argparse.ArgumentParser):
-    """argparse whose errors are one line, and name the nearest flag when one is unknown."""
+    """An argument parser whose errors are one line; for an unknown flag it suggests the nearest one."""
 
     def error(self, message: str) -> NoReturn:
         self.exit(USAGE_ERROR, f"transom: {message}\n")
 
     def refuse_unknown(self, unknown: Sequence[str]) -> None:
-        """Usage error for the first argument nobody asked for."""
+        """Exits with a usage error if there are unknown arguments."""
         if not unknown:
             return
         word = unknown[0].split("=")[0]
@@ -28,17 +28,17 @@ class Parser(argparse.ArgumentParser):
         self.error(f"unknown argument {word}{hint}")
 
 
-def add_command(commands: Any, name: str, run: Callable[[argparse.Namespace], None], **words: str) -> Parser:
-    """One more command; `words` are argparse's help, usage, description and epilog."""
+def add_command(commands: Any, name: str, run: Callable[[argparse.Namespace], None], **texts: str) -> Parser:
+    """Adds a command; `texts` are argparse's help, usage, description and epilog."""
     parser: Parser = commands.add_parser(
-        name, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False, **words
+        name, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False, **texts
     )
     parser.set_defaults(run=run, parser=parser)
     return parser
 
 
 def size(text: str) -> int:
-    """An argparse type: bytes, such as 512M."""
+    """A type for argparse: a number of bytes, such as 512M."""
     try:
         return parse_bytes(text)
     except ConfigError as error:

@@ -12,14 +12,14 @@ from transom.cli.parser import Parser, add_command
 from transom.config import LOG_LEVELS, LogConfig
 
 HELP = """\
-Answer a file of requests, in OpenAI's batch format, without a server.
+Answer a file of requests in OpenAI's batch format, without a server.
 
   transom run-batch questions.jsonl answers.jsonl
   transom run-batch questions.jsonl answers.jsonl --model smollm2-135m-instruct
 
-A line of the input is {"custom_id": "1", "method": "POST", "url": "/v1/chat/completions", "body": {...}}; a
-line of the output has the same custom_id and the response, in the order in which answers came. Requests that
-the output file answers already are not asked again, so a run that broke off goes on where it was.
+A line of the input is {"custom_id": "1", "method": "POST", "url": "/v1/chat/completions", "body": {...}}. A
+line of the output has the same custom_id and the response, in the order in which answers finish. Requests
+that the output file already answers are skipped, so an interrupted run resumes where it stopped.
 """
 
 
@@ -32,9 +32,9 @@ def add(commands: Any) -> Parser:
         usage="transom run-batch IN.jsonl OUT.jsonl [flags]",
         description=HELP,
     )
-    parser.add_argument("input", metavar="IN.jsonl", help="requests, one a line")
+    parser.add_argument("input", metavar="IN.jsonl", help="requests, one per line")
     parser.add_argument(
-        "output", metavar="OUT.jsonl", help="answers, one a line; gone on with if it is there"
+        "output", metavar="OUT.jsonl", help="answers, one per line; an existing file is continued"
     )
     parser.add_argument("--model", metavar="MODEL", help=MODEL_HELP)
     add_engine_flags(parser)
@@ -42,7 +42,7 @@ def add(commands: Any) -> Parser:
         "--log-level",
         choices=LOG_LEVELS,
         default="warning",
-        help="what is said on standard error; default %(default)s",
+        help="least severe messages to log on standard error; default %(default)s",
     )
     return parser
 
@@ -55,10 +55,11 @@ def _run(options: argparse.Namespace) -> None:
     logs.configure(log_config)
     requests = read_requests(Path(options.input))
     answers = Answers(Path(options.output))
-    left = answers.left(requests)
-    if len(left) < len(requests):
-        print(f"{len(requests) - len(left)} of {len(requests)} are answered already", file=sys.stderr)
-    if not left:
+    unanswered = answers.unanswered(requests)
+    if len(unanswered) < len(requests):
+        done = len(requests) - len(unanswered)
+        print(f"{done} of {len(requests)} requests are already answered", file=sys.stderr)
+    if not unanswered:
         return
     find_model(engine.model)
     import asyncio
@@ -67,24 +68,24 @@ def _run(options: argparse.Namespace) -> None:
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
     from transom.cli.batch.run import rate, run
-    from transom.engine.supervisor import Recipe
-    from transom.server.start import default_name
+    from transom.engine.supervisor import EngineLaunch
+    from transom.server.launch import default_name
     from transom.weights.tokenizer import load_text
 
-    began, tokens = time.monotonic(), 0
+    started_at, tokens = time.monotonic(), 0
     columns = (BarColumn(), MofNCompleteColumn(), TextColumn("{task.description}"), TimeRemainingColumn())
     console = Console(stderr=True)
     with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:
-        task = bar.add_task("loading", total=len(left))
+        task = bar.add_task("loading", total=len(unanswered))
 
-        def told(output: int) -> None:
+        def progress(output_tokens: int) -> None:
             nonlocal tokens
-            tokens += output
-            bar.update(task, advance=1, description=rate(tokens, began))
+            tokens += output_tokens
+            bar.update(task, advance=1, description=rate(tokens, started_at))
 
-        recipe, text = Recipe(engine, log_config), load_text(engine.model)
+        launch, text = EngineLaunch(engine, log_config), load_text(engine.model)
         try:
-            asyncio.run(run(recipe, default_name(engine.model), text, left, answers, told))
+            asyncio.run(run(launch, default_name(engine.model), text, unanswered, answers, progress))
         finally:
             answers.close()
-    print(f"{len(left)} answers in {options.output}, {rate(tokens, began)}", file=sys.stderr)
+    print(f"{len(unanswered)} answers in {options.output}, {rate(tokens, started_at)}", file=sys.stderr)

@@ -10,21 +10,21 @@ from transom.cli.parser import Parser, add_command
 from transom.config import LOG_FORMATS, LOG_LEVELS, LogConfig, ServerConfig
 
 HELP = """\
-Serve one model over HTTP, in the shape of OpenAI's API.
+Serve one model over HTTP, with OpenAI's API.
 
   transom serve                    the default model on http://127.0.0.1:8000
   transom serve model.gguf --port 9000
   transom serve --kv-bytes 1G --max-running-requests 64
 
-Layers with full attention and layers with a sliding window keep their keys and values in pools of
-their own. What a pool cannot hold waits; what no longer fits is retracted and continued later, with the
-same output. A prompt that cannot fit at all is refused with the numbers, never cut. The screen that comes up
-says what was chosen; its last line is a request to paste into another terminal.
+Requests that do not fit into memory wait. A running request may be retracted to make room; it continues later
+with the same output. A prompt that is longer than the context is refused, never truncated. The start screen
+shows the resulting settings; its last line is a request to paste into another terminal.
 
-Ctrl-C or SIGTERM stops it: running answers may finish, within --finish-seconds, and the exit status is 0.
-A second one stops it at once: 130. What cannot start is said in one line: 1. An engine that dies is replaced
-within seconds, until it does so five times in a minute: 1. Wrong usage: 2. All flags at length:
-docs/commands.md; endpoints, fields and metrics: docs/serving.md.
+Ctrl-C or SIGTERM stops the server: running answers may finish within --finish-seconds. A second signal stops
+it at once. An engine process that crashes is replaced within seconds. Exit statuses: 0 after one signal, 130
+after the second, 1 if the server cannot start or the engine crashed 5 times in a minute, 2 for wrong usage.
+
+docs/commands.md explains every flag; docs/serving.md has the endpoints, fields and metrics.
 """
 
 
@@ -39,50 +39,62 @@ def add(commands: Any) -> Parser:
         epilog=GEMMA_HELP,
     )
     parser.add_argument("model", nargs="?", metavar="MODEL", help=MODEL_HELP)
-    where = parser.add_argument_group("where it listens")
-    where.add_argument(
+    network = parser.add_argument_group("network")
+    network.add_argument(
         "--host",
         default="127.0.0.1",
         metavar="ADDRESS",
-        help="default %(default)s, this machine only; 0.0.0.0 is every network it is in: ask for a key then",
+        help="address to listen on; default %(default)s, for this machine only; 0.0.0.0 listens on all "
+        "networks: set an API key then",
     )
-    where.add_argument(
-        "--port", type=int, default=8000, metavar="N", help="default %(default)s; 0 picks a free one"
+    network.add_argument(
+        "--port",
+        type=int,
+        default=8000,
+        metavar="N",
+        help="port to listen on; default %(default)s; 0 picks a free one",
     )
-    where.add_argument(
+    network.add_argument(
         "--served-model-name",
         metavar="NAME",
-        help="what clients call the model; default: its name, or the file's without .gguf",
+        help="the model's name for clients; default: its built-in name, or the file name without .gguf",
     )
-    where.add_argument(
+    network.add_argument(
         "--api-key",
         action="append",
         default=[],
         metavar="KEY",
-        help="ask for this key; may be given again. Who else is on this machine can read it in the list of "
-        "processes; the variable TRANSOM_API_KEY does the same in private. Default: nobody is asked",
+        help="require this API key; may be repeated. Visible to other users in ps: prefer the variable "
+        "TRANSOM_API_KEY. Default: no authentication",
     )
     add_engine_flags(parser)
-    end = parser.add_argument_group("how it ends")
-    end.add_argument(
+    shutdown = parser.add_argument_group("shutdown")
+    shutdown.add_argument(
         "--finish-seconds",
         type=float,
         default=5.0,
         metavar="S",
-        help="seconds that answers may go on after Ctrl-C or SIGTERM, 0 to 3600; default %(default)g",
+        help="seconds that running answers may take to finish after Ctrl-C or SIGTERM, 0 to 3600; default "
+        "%(default)g",
     )
-    talk = parser.add_argument_group("what it says on standard error")
-    talk.add_argument(
-        "--log-level", choices=LOG_LEVELS, default="info", help="info, the default, has a line per request"
+    logging = parser.add_argument_group("log, on standard error")
+    logging.add_argument(
+        "--log-level",
+        choices=LOG_LEVELS,
+        default="info",
+        help="least severe messages to log; info has a line per request; default %(default)s",
     )
-    talk.add_argument(
-        "--log-format", choices=LOG_FORMATS, default="text", help="json is one object a line; default text"
+    logging.add_argument(
+        "--log-format",
+        choices=LOG_FORMATS,
+        default="text",
+        help="text, or json with one object per line; default %(default)s",
     )
     return parser
 
 
-def _private_keys() -> tuple[str, ...]:
-    """One that is set and empty is passed on to be refused: whoever sets it wants no open server."""
+def _keys_from_environment() -> tuple[str, ...]:
+    # An empty key is passed on, and refused: it is a mistake, not a request for an open server.
     key = os.environ.get("TRANSOM_API_KEY")
     return () if key is None else (key,)
 
@@ -92,16 +104,15 @@ def _run(options: argparse.Namespace) -> None:
         host=options.host,
         port=options.port,
         served_model_name=options.served_model_name,
-        api_keys=(*options.api_key, *_private_keys()),
+        api_keys=(*options.api_key, *_keys_from_environment()),
         finish_seconds=options.finish_seconds,
     )
     engine = engine_config(options)
     log_config = LogConfig(options.log_level, options.log_format)
     logs.configure(log_config)
-    from transom.server.listen import listen
+    from transom.server.launch import listen, serve_model
 
+    # The port is taken first: a download or a load that ends in "address in use" would waste minutes.
     sock = listen(server.host, server.port)
     find_model(engine.model)
-    from transom.server.start import serve_model
-
     serve_model(server, engine, log_config, sock)

@@ -1,8 +1,8 @@
-"""The channel between server and engine: one stream socket, and messages as frames in it.
+"""The channel between server and engine: a stream socket that carries framed messages.
 
-A frame is a length, four bytes, little endian, and so many bytes of msgpack. The socket is one of a pair, and
-the other of the pair is the engine's standard input from its birth: no name, no directory, nobody else. The
-end of either process, by whatever cause, is end of file to the other.
+A frame is the length of its body in four bytes, little endian, and the body, which is msgpack. The socket is
+one of a pair; the engine inherits the other one as its standard input, so the channel has no name that other
+processes could open. When either process ends, for any reason, the other one reads end of file.
 """
 
 import contextlib
@@ -10,7 +10,7 @@ import socket
 
 LENGTH_BYTES = 4
 FRAME_BYTES_MAX = 1 << 28
-"""Far above any prompt; a length beyond it is not a length."""
+"""Far above any message. A larger length means that the stream is not made of frames."""
 READ_BYTES = 1 << 16
 
 
@@ -20,7 +20,7 @@ def frame(body: bytes) -> bytes:
 
 
 class Frames:
-    """Cuts a stream of bytes into its frames' bodies. Mutable: keeps the frame that has not all come."""
+    """Splits a byte stream into the bodies of its frames. Mutable: keeps the incomplete last frame."""
 
     def __init__(self) -> None:
         self._pending = bytearray()
@@ -38,12 +38,13 @@ class Frames:
                 break
             start = body + length
             bodies.append(bytes(self._pending[body:start]))
+        # Once per call, not per frame: each deletion moves the rest of the buffer.
         del self._pending[:start]
         return bodies
 
 
 class Channel:
-    """Owns one end of the socket, and what the other side has not taken yet. Mutable; only `close` waits."""
+    """Owns one end of the socket and the bytes not yet sent. Mutable; only `close` blocks."""
 
     def __init__(self, end: socket.socket) -> None:
         end.setblocking(False)
@@ -57,35 +58,35 @@ class Channel:
 
     @property
     def unsent(self) -> int:
-        """Bytes kept for the next `flush`, which is due when the socket is writable."""
+        """Bytes that wait for the next `flush`; the caller calls it when the socket is writable."""
         return len(self._unsent)
 
     @property
     def ended(self) -> bool:
-        """Whether the other side is gone and its last words have been received."""
+        """Whether the other end is closed and everything that it sent has been received."""
         return self._ended
 
     def send(self, body: bytes) -> None:
-        """Send, after all that was sent before, or keep what the socket does not take now."""
+        """Queue a message behind the earlier ones and send as much as the socket takes now."""
         self._unsent += frame(body)
         self.flush()
 
     def flush(self) -> None:
-        """Send as much of what is kept as the socket takes."""
+        """Send as many of the unsent bytes as the socket takes."""
         try:
             while self._unsent:
                 del self._unsent[: self._socket.send(self._unsent)]
         except BlockingIOError:
             return
         except ConnectionError:
-            # Nobody reads any more. That is for `receive` to find, after what is still to be read.
+            # The other process has died. `receive` reports that, after its last messages have been read.
             self._unsent.clear()
 
     def receive(self) -> list[bytes]:
-        """Everything that has arrived whole. Sets `ended` at the end of file.
+        """The bodies of all complete messages that have arrived. Sets `ended` at end of file.
 
-        Always reads on until there is nothing: of an other side that died with words of ours unread, uvloop
-        tells a reader just once.
+        Reads until the socket is empty: uvloop notifies a reader only once if the other process died with
+        unread bytes of ours, so a second call might never come.
         """
         bodies: list[bytes] = []
         with contextlib.suppress(BlockingIOError):
@@ -97,11 +98,14 @@ class Channel:
     def _read(self) -> bytes:
         try:
             return self._socket.recv(READ_BYTES)
-        except ConnectionResetError:
+        except ConnectionResetError:  # the other process died with unread bytes of ours: also an end of file
             return b""
 
     def close(self, patience_seconds: float = 0.0) -> None:
-        """The other side's end of file; before it, for so long, whatever is still unsent."""
+        """Close this end, which the other side reads as end of file.
+
+        The unsent bytes are sent first, for at most `patience_seconds`.
+        """
         with self._socket, contextlib.suppress(OSError):
             self._socket.settimeout(patience_seconds)
             self._socket.sendall(self._unsent)

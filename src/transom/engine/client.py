@@ -1,4 +1,4 @@
-"""The server's side of the engine: starts it, talks to it, notices its death, stops it."""
+"""The server's side of the engine process: starts it, sends it requests and commands, notices its end."""
 
 import asyncio
 import contextlib
@@ -9,7 +9,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator, Sequence
-from itertools import chain
+from itertools import chain, count
 from typing import Self
 
 import msgspec
@@ -24,36 +24,38 @@ log = logging.getLogger("transom.engine")
 
 ENGINE_COMMAND = (sys.executable, "-m", "transom.engine.process")
 STOP_SECONDS = 2.0
+"""Time for an engine to finish its step and exit after its channel is closed, before SIGTERM."""
 KILL_SECONDS = 1.0
-LINGER_SECONDS = 10.0
-"""An engine that has closed its channel has nothing left to do but to go."""
+"""Time between SIGTERM and SIGKILL."""
+EXIT_SECONDS = 10.0
+"""Time for an engine that has closed its channel to exit: it only has to free its memory."""
 LOG_DEFAULT = LogConfig()
 
 Reply = wire.PromptLogprobOut | wire.TokenOut | wire.EndOut
 
-NOTHING_YET = wire.Stats()
+NO_STATS = wire.Stats()
 
 
 class Replies:
-    """The engine's answers to one group of requests, in order of arrival. Mutable, one reader.
+    """The engine's replies to one group of requests, in order of arrival. Mutable, for one reader.
 
-    Use it as a context manager: leaving it, by whatever way, aborts what has not ended.
+    A context manager: leaving the block, normally or by an exception, aborts its unfinished requests.
     """
 
     def __init__(self, client: "EngineClient") -> None:
         self._client = client
         self._arrived: list[Reply] = []
-        self._open: set[RequestId] = set()
+        self._unfinished: set[RequestId] = set()
         self._waiter: asyncio.Future[None] | None = None
         self._death: EngineDied | None = None
 
     def submit(self, request: Request) -> None:
         """Send one more request. Its id must be new to the engine. EngineDied if the engine is gone."""
         self._client._submit(request, self)
-        self._open.update(request.ids)
+        self._unfinished.update(request.ids)
 
     async def take(self) -> list[Reply]:
-        """Everything that has arrived since the last call, at least one. EngineDied if no more will come."""
+        """All replies since the last call, at least one. EngineDied if no more will arrive."""
         while not self._arrived:
             if self._death is not None:
                 raise self._death
@@ -66,38 +68,39 @@ class Replies:
         return arrived
 
     def abort(self, number: RequestId) -> None:
-        """Ask for an early end. The request's EndOut still arrives; asking again does nothing."""
-        if number in self._open:
+        """Request an early end. The EndOut still arrives; repeating the call does nothing."""
+        if number in self._unfinished:
             self._client._abort(number)
 
     def abort_all(self) -> int:
-        """Ask for an early end of all. How many that are."""
-        for number in self._open:
+        """Request an early end of all unfinished outputs. Returns their number."""
+        for number in self._unfinished:
             self._client._abort(number)
-        return len(self._open)
+        return len(self._unfinished)
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
-        for number in self._open:
+        for number in self._unfinished:
             self._client._forget(number)
-        self._open.clear()
+        self._unfinished.clear()
 
     # Called by the client.
 
     def deliver(self, reply: Reply) -> None:
         self._arrived.append(reply)
-        if type(reply) is wire.EndOut:
-            self._open.discard(reply.id)
+        if type(reply) is wire.EndOut:  # hot path: cheaper than isinstance, and no reply has subclasses
+            self._unfinished.discard(reply.id)
         self._wake()
 
     def fail(self, death: EngineDied) -> None:
         self._death = death
-        self._open.clear()
+        self._unfinished.clear()
         self._wake()
 
     def _wake(self) -> None:
+        # A cancelled reader leaves a waiter that is done.
         if self._waiter is not None and not self._waiter.done():
             self._waiter.set_result(None)
 
@@ -105,7 +108,8 @@ class Replies:
 class EngineClient:
     """Owns one engine process, the channel to it and the table of requests in flight. Mutable.
 
-    Belongs to the event loop it was started in. A dead engine stays dead; `Supervisor` has the next one.
+    Belongs to the event loop in which it was created. A dead engine is not restarted here: `Supervisor` makes
+    a new client.
     """
 
     def __init__(
@@ -116,13 +120,16 @@ class EngineClient:
     ) -> None:
         self._loop = asyncio.get_running_loop()
         self._in_flight: dict[RequestId, Replies] = {}
-        self._asked: dict[int, asyncio.Future[None]] = {}
+        self._unanswered: dict[int, asyncio.Future[None]] = {}
+        """Commands sent and not yet answered by Done."""
+        self._numbers = count(1)
+        """Numbers of commands; requests have ids of their own."""
         self._paused = False
-        self._next_number = 1
         self._death: asyncio.Future[EngineDied] = self._loop.create_future()
         self._started: asyncio.Future[wire.Ready] = self._loop.create_future()
-        self._stats = NOTHING_YET
+        self._stats = NO_STATS
         self._progress_at = time.monotonic()
+        """When the engine last sent a message, or began to have something to do."""
         self._child, self._channel = _spawn(command)
         self._loop.add_reader(self._channel.fileno(), self._on_readable)
         self._post(wire.Launch(config, log_config))
@@ -134,7 +141,7 @@ class EngineClient:
         command: Sequence[str] = ENGINE_COMMAND,
         log_config: LogConfig = LOG_DEFAULT,
     ) -> Self:
-        """A client whose engine is ready. TransomError, of one line, if it cannot be."""
+        """A client with a ready engine. TransomError, in one line, if the engine cannot start."""
         client = cls(config, command, log_config)
         try:
             await asyncio.shield(client._started)
@@ -145,21 +152,21 @@ class EngineClient:
 
     @property
     def ready(self) -> wire.Ready:
-        """What the engine said when it had loaded."""
+        """The facts that the engine reported when it had loaded."""
         return self._started.result()
 
     @property
     def stats(self) -> wire.Stats:
-        """The latest snapshot."""
+        """The latest snapshot that the engine sent."""
         return self._stats
 
     @property
     def death(self) -> EngineDied | None:
-        """Why the engine serves no more, or None while it does."""
+        """Why the engine no longer serves; unset while it serves."""
         return self._death.result() if self._death.done() else None
 
     async def died(self) -> EngineDied:
-        """Why the engine serves no more, once it does not."""
+        """Waits until the engine no longer serves. Returns why."""
         return await asyncio.shield(self._death)
 
     @property
@@ -167,55 +174,55 @@ class EngineClient:
         return len(self._in_flight)
 
     def stalled_seconds(self) -> float:
-        """How long the engine has been silent to requests in flight; 0 without any, and while paused."""
+        """Seconds without a message while requests are in flight; 0 without any, and while paused."""
         working = self._in_flight and not self._paused
         return time.monotonic() - self._progress_at if working else 0.0
 
     def replies(self) -> Replies:
         return Replies(self)
 
-    # Commands: each returns when the engine has carried it out. EngineDied; BadRequest if it is refused.
+    # Commands return when the engine has carried them out. EngineDied; BadRequest if the engine refuses.
 
     async def flush(self) -> None:
-        """Forget all cached prefixes."""
-        await self._ask(wire.Flush(self._number()))
+        """Drop all cached prefixes."""
+        await self._execute(wire.Flush(next(self._numbers)))
 
     async def abort_all(self) -> None:
-        await self._ask(wire.AbortAll(self._number()))
+        await self._execute(wire.AbortAll(next(self._numbers)))
 
     async def pause(self, mode: PauseMode) -> None:
-        """No tokens until `resume`."""
-        await self._ask(wire.Pause(mode, self._number()))
+        """Compute no tokens until `resume`."""
+        await self._execute(wire.Pause(mode, next(self._numbers)))
         self._paused = True
 
     async def resume(self) -> None:
         self._progress_at = time.monotonic()
         self._paused = False
-        await self._ask(wire.Resume(self._number()))
+        await self._execute(wire.Resume(next(self._numbers)))
 
     async def update_weights(self, source: str, mode: UpdateMode) -> None:
-        """The weights of the file `source` serve then."""
-        await self._ask(wire.UpdateWeights(self._number(), source, mode))
+        """Load the weights of the file `source`. Returns when they serve."""
+        await self._execute(wire.UpdateWeights(next(self._numbers), source, mode))
 
     async def drain(self) -> None:
-        """Nothing is taken any more; returns when nothing is left."""
-        await self._ask(wire.Drain(self._number()))
+        """Refuse new requests. Returns when no request is left."""
+        await self._execute(wire.Drain(next(self._numbers)))
 
     def retire(self, reason: str) -> None:
-        """Answer whatever is in flight, or comes later, with EngineDied. The engine is left to `stop`."""
+        """Fail all present and later requests and commands with EngineDied. The process runs until `stop`."""
         self._die(EngineDied(reason))
 
     async def stop(self, patience_seconds: float = STOP_SECONDS) -> None:
-        """End the engine: its end of file first, then signals. Requests in flight get EngineDied.
+        """End the engine process: close its channel, then send signals. Requests in flight get EngineDied.
 
         Stopping again does nothing.
         """
         self.retire("the server is shutting down")
         self._unwatch()
         self._channel.close()
-        # An engine that is still loading has nothing to finish and does not listen yet.
+        # An engine that is still loading does not read its channel and has nothing to finish.
         loaded = self._started.done() and self._started.exception() is None
-        await asyncio.to_thread(_end, self._child, patience_seconds if loaded else 0.0)
+        await asyncio.to_thread(_terminate, self._child, patience_seconds if loaded else 0.0)
 
     # ---------------------------------------------------------------- sending
 
@@ -225,9 +232,9 @@ class EngineClient:
             self._progress_at = time.monotonic()
         self._in_flight.update(dict.fromkeys(request.ids, replies))
 
-    async def _ask(self, command: wire.Answered) -> None:
+    async def _execute(self, command: wire.Answered) -> None:
         self._send(command)
-        done = self._asked[command.number] = self._loop.create_future()
+        done = self._unanswered[command.number] = self._loop.create_future()
         await done
 
     def _abort(self, number: RequestId) -> None:
@@ -235,14 +242,9 @@ class EngineClient:
             self._send(wire.Abort(number))
 
     def _forget(self, number: RequestId) -> None:
-        """Abort a request nobody reads any more."""
+        """Abort a request that has no reader any more."""
         if self._in_flight.pop(number, None) is not None:
             self._abort(number)
-
-    def _number(self) -> int:
-        number = self._next_number
-        self._next_number += 1
-        return number
 
     def _send(self, message: wire.ToEngine) -> None:
         if self.death is not None:
@@ -266,13 +268,13 @@ class EngineClient:
             for body in self._channel.receive():
                 self._receive(wire.decode_from_engine(body))
         except (AssertionError, msgspec.MsgspecError) as error:
-            log.error("not a message", exc_info=error)
+            log.error("the engine sent bytes that are not a message", exc_info=error)
             self._child.kill()
-            self._lost("said what is not a message")
+            self._disconnected("sent bytes that are not a message")
         else:
-            # What the engine still said has come first.
+            # Only now: messages sent before the end, a Failed for example, explain it.
             if self._channel.ended:
-                self._lost("ended unexpectedly")
+                self._disconnected("ended unexpectedly")
 
     def _receive(self, message: wire.FromEngine) -> None:
         self._progress_at = time.monotonic()
@@ -280,20 +282,20 @@ class EngineClient:
             case wire.StepOut():
                 self._deliver(message)
             case wire.Done():
-                self._answered(message)
+                self._complete(message)
             case wire.Ready():
                 self._started.set_result(message)
             case wire.Failed():
                 self._fail(message.message)
 
-    def _answered(self, done: wire.Done) -> None:
-        asked = self._asked.pop(done.number, None)
-        if asked is None or asked.done():
+    def _complete(self, done: wire.Done) -> None:
+        answer = self._unanswered.pop(done.number, None)
+        if answer is None or answer.done():  # its caller was cancelled
             return
         if done.message:
-            asked.set_exception(BadRequest(done.message, param=done.param, code=done.code))
+            answer.set_exception(BadRequest(done.message, param=done.param, code=done.code))
         else:
-            asked.set_result(None)
+            answer.set_result(None)
 
     def _deliver(self, step: wire.StepOut) -> None:
         self._stats = step.stats
@@ -301,7 +303,7 @@ class EngineClient:
         replies: Iterator[wire.PromptLogprobOut | wire.TokenOut] = chain(step.prompt_logprobs, step.tokens)
         for reply in replies:
             reader = in_flight.get(reply.id)
-            if reader is not None:
+            if reader is not None:  # otherwise the request was aborted when its reader left
                 reader.deliver(reply)
         for end in step.ends:
             reader = in_flight.pop(end.id, None)
@@ -310,22 +312,25 @@ class EngineClient:
 
     # ---------------------------------------------------------------- the end
 
-    def _lost(self, how: str) -> None:
+    def _disconnected(self, how: str) -> None:
+        """The channel has ended. The exit status, once known, completes the error."""
         self._unwatch()
-        # In a thread: the process has closed its files, but may still be giving its memory back.
+        # In a thread: the process has closed its files, but may still be freeing its memory.
         reaping = self._loop.run_in_executor(None, _reap, self._child)
-        if self.death is not None:  # it has said why
+        if self.death is not None:  # a Failed message has given the reason
             return
         message = f"the engine process {how}"
         if self._started.done():
+            # Requests in flight fail at once; the exit status is only logged.
             self._fail(message)
             reaping.add_done_callback(lambda status: log.error("%s: %s", message, status.result()))
-        else:  # nobody but `start` waits, and its user is told all
+        else:
+            # Only `start` is waiting, and a person reads its error: it can wait for the exit status.
             reaping.add_done_callback(lambda status: self._fail(f"{message}: {status.result()}"))
 
     def _unwatch(self) -> None:
         descriptor = self._channel.fileno()
-        if descriptor >= 0:  # a closed one's number may be another's by now
+        if descriptor >= 0:  # a closed descriptor's number may already belong to another socket
             self._loop.remove_reader(descriptor)
             self._loop.remove_writer(descriptor)
 
@@ -341,18 +346,18 @@ class EngineClient:
         for replies in set(self._in_flight.values()):
             replies.fail(death)
         self._in_flight.clear()
-        for asked in self._asked.values():
-            if not asked.done():
-                asked.set_exception(death)
-        self._asked.clear()
+        for answer in self._unanswered.values():
+            if not answer.done():
+                answer.set_exception(death)
+        self._unanswered.clear()
 
 
 def _spawn(command: Sequence[str]) -> tuple[subprocess.Popen[bytes], Channel]:
-    """Start the engine; the process, and the channel to it. TransomError if the system does not let us."""
+    """Starts the engine process. TransomError if the operating system refuses."""
     ours, theirs = socket.socketpair()
     with theirs:
         try:
-            # A process group of its own: Ctrl-C in the terminal is for the server, which ends the engine.
+            # A process group of its own: Ctrl-C in the terminal reaches only the server, which stops it.
             child = subprocess.Popen(command, stdin=theirs.fileno(), process_group=0)
         except OSError as error:
             ours.close()
@@ -361,20 +366,21 @@ def _spawn(command: Sequence[str]) -> tuple[subprocess.Popen[bytes], Channel]:
 
 
 def _reap(child: subprocess.Popen[bytes]) -> str:
-    """Wait for a process that has ended, or is about to; how it did, in words."""
+    """Waits for a process that has ended or is about to. Returns its exit status in words."""
     try:
-        status = child.wait(LINGER_SECONDS)
+        status = child.wait(EXIT_SECONDS)
     except subprocess.TimeoutExpired:
         child.kill()
         status = child.wait()
     return f"killed by {signal.Signals(-status).name}" if status < 0 else f"exit status {status}"
 
 
-def _end(child: subprocess.Popen[bytes], patience: float) -> None:
-    for insist, seconds in ((child.terminate, patience), (child.kill, KILL_SECONDS)):
+def _terminate(child: subprocess.Popen[bytes], patience_seconds: float) -> None:
+    """Waits, then sends SIGTERM, then SIGKILL, until the process has exited."""
+    for escalate, seconds in ((child.terminate, patience_seconds), (child.kill, KILL_SECONDS)):
         try:
             child.wait(seconds)
             return
         except subprocess.TimeoutExpired:
-            insist()
+            escalate()
     child.wait()

@@ -1,4 +1,4 @@
-"""A whole engine in one process: model, memory, scheduler and runner, built from a configuration."""
+"""An engine: model, KV cache, scheduler and runner, built from a configuration and driven by one thread."""
 
 import os
 import time
@@ -7,9 +7,9 @@ from pathlib import Path
 
 from transom import wire
 from transom.config import EngineConfig, cores_available
+from transom.engine.reload import DiskWeights
 from transom.engine.runner import ModelRunner
 from transom.engine.sizing import Sizing, size_pools
-from transom.engine.weights import DiskWeights
 from transom.kv.cache import HybridCache
 from transom.kv.check import check
 from transom.kv.stats import ComponentStats
@@ -27,7 +27,7 @@ from transom.weights.gguf import read_gguf
 
 
 class Engine:
-    """Owns model, pools and queue; mutable, for one thread."""
+    """Owns the model, the KV pools and the queue. Mutable, for one thread."""
 
     def __init__(self, config: EngineConfig, model: Model, ops: Ops) -> None:
         self.config = config
@@ -40,16 +40,17 @@ class Engine:
             ops, model, self.store, tables, [rule.keeps_all for rule in self.cache.rules]
         )
         self.weights = DiskWeights(self.runner)
-        self.scheduler = Scheduler(self.cache, limits_of(config, self.sizing))
+        self.scheduler = Scheduler(self.cache, scheduler_config(config, self.sizing))
 
     @property
     def model(self) -> Model:
-        """With the weights that serve now."""
+        """The model, with its current weights."""
         return self.runner.model
 
     def iterate(self, commands: Sequence[wire.Command]) -> sched.Iteration:
-        """One step: see `transom.sched.loop`."""
+        """Applies the commands and computes one step: see `transom.sched.loop`."""
         iteration = sched.iterate(self.scheduler, commands, self.runner, time.monotonic(), self.weights)
+        # Checking all invariants costs too much for every step. At idle it delays no request.
         if self.config.paranoid or iteration.idle is not None:
             check(self.cache)
         return iteration
@@ -66,17 +67,17 @@ class Engine:
 
 
 def load_engine(config: EngineConfig) -> tuple[wire.Ready, Engine]:
-    """Raises ModelFileError and ConfigError."""
-    began = time.monotonic()
+    """Loads a model and builds its engine. Raises ModelFileError and ConfigError."""
+    started = time.monotonic()
     path = resolve_model(config.model)
     threads = config.threads or cores_available()
     ops = choose_ops(threads)
     model = load_model(read_gguf(path))
     engine = Engine(config, model, ops)
-    return _ready(engine, path, threads, time.monotonic() - began), engine
+    return _ready(engine, path, threads, time.monotonic() - started), engine
 
 
-def limits_of(config: EngineConfig, sizing: Sizing) -> SchedulerConfig:
+def scheduler_config(config: EngineConfig, sizing: Sizing) -> SchedulerConfig:
     return SchedulerConfig(
         max_running=config.max_running_requests,
         chunk_tokens=config.chunked_prefill_size,
@@ -105,6 +106,7 @@ def _ready(engine: Engine, path: Path, threads: int, seconds: float) -> wire.Rea
 
 
 def _component(engine: Engine, number: int) -> wire.ComponentInfo:
+    # All layers of a component have the same window; the first one's stands for them.
     layers = engine.model.spec.layers_of(number)
     return wire.ComponentInfo(
         name=engine.model.spec.components[number].name,

@@ -1,7 +1,7 @@
-"""The engine process: messages in, `turn` after `turn`, messages out.
+"""The engine process: receives messages, runs one iteration of the engine, sends its results, and repeats.
 
-Started by `EngineClient` as `python -m transom.engine.process`, with the channel as its standard input.
-It ends by the channel's end or SIGTERM, cleanly; by any exception, with status 1.
+`EngineClient` starts it as `python -m transom.engine.process`, with the channel as its standard input. Its
+exit status is 0 when the channel closes or SIGTERM arrives, and 1 after any exception.
 """
 
 import contextlib
@@ -26,31 +26,26 @@ from transom.engine.channel import Channel
 from transom.errors import TransomError
 from transom.sched import loop as sched
 from transom.sched.commands import Drained, WeightsRefused, WeightsUpdated
-from transom.values import (
-    Alternative,
-    Ended,
-    FinishReason,
-    IdleReason,
-    PromptLogprobs,
-    TokenSampled,
-    Usage,
-)
+from transom.values import Ended, FinishReason, IdleReason, PromptLogprobs, TokenSampled, Usage
 
 log = logging.getLogger("transom.engine")
 
 FOREVER: int | None = None
 STALLED_POLL_MS = 10
-"""Pause between turns that find nothing to do although requests are unfinished. A scheduler should never
-say so twice; if one does, a slow loop is better than a request that hangs."""
+"""Pause after an iteration that computed nothing although requests are unfinished.
+
+The scheduler should never report that twice. If a bug makes it do so, a slow loop that goes on serving the
+other requests is better than one that blocks for ever.
+"""
 NO_MEMORY = (
     "not enough memory for the model and its pools; --kv-bytes and --max-total-tokens make them smaller"
 )
-LAST_WORDS_SECONDS = 1.0
-"""How long a server that is slow to read may hold up an engine that ends."""
+CLOSE_SECONDS = 1.0
+"""How long an exiting engine waits for a slow server to read its last messages."""
 
 
 class Steps(Protocol):
-    """What the loop drives: a scheduler with its runner."""
+    """A scheduler with its runner, as the loop below drives it."""
 
     def iterate(self, commands: Sequence[wire.Command]) -> sched.Iteration: ...
 
@@ -62,53 +57,54 @@ Load = Callable[[EngineConfig], tuple[wire.Ready, Steps]]
 
 @dataclass(frozen=True, slots=True)
 class Stop:
-    """Whatever means "stop": the server is gone, or closed the channel, or SIGTERM came."""
+    """The engine shall exit: the server has closed the channel or has died, or SIGTERM has arrived."""
 
 
 Incoming = wire.ToEngine | Stop
 
 
 class Mailbox:
-    """Owns the engine's end of the channel, and knows what else says "stop". Mutable; `receive` waits."""
+    """Owns the engine's end of the channel, and further descriptors that mean "stop". Mutable."""
 
     def __init__(self, channel: Channel) -> None:
         self._channel = channel
         self._poller = select.poll()
         self._stops: set[int] = set()
 
-    def stop_on(self, readable: int) -> None:
-        """Something more that means "stop" once it is readable."""
-        self._stops.add(readable)
-        self._poller.register(readable, select.POLLIN)
+    def stop_on(self, descriptor: int) -> None:
+        """Add a descriptor that means "stop" once it is readable."""
+        self._stops.add(descriptor)
+        self._poller.register(descriptor, select.POLLIN)
 
     def send(self, message: wire.FromEngine) -> None:
         self._channel.send(wire.encode(message))
 
     def receive(self, timeout_ms: int | None) -> list[Incoming]:
-        """Everything that has arrived, waiting at most `timeout_ms` (None: for ever) for a first message."""
-        # The wait begins anew after a part of a message, and after the socket took some of what is unsent.
+        """All messages that have arrived. Waits up to `timeout_ms` (None: for ever) for the first one."""
+        # The wait starts over after part of a message has arrived and after the socket has taken some of the
+        # unsent bytes: both are progress, and neither is a message.
         while ready := self._wait(timeout_ms):
             self._channel.flush()
-            arrived: list[Incoming] = [wire.decode_to_engine(body) for body in self._channel.receive()]
+            messages: list[Incoming] = [wire.decode_to_engine(body) for body in self._channel.receive()]
             if self._channel.ended or ready & self._stops:
-                arrived.append(Stop())
-            if arrived:
-                return arrived
+                messages.append(Stop())
+            if messages:
+                return messages
         return []
 
     def _wait(self, timeout_ms: int | None) -> set[int]:
-        """What is ready: to be read, or written to if anything is unsent."""
+        """Descriptors that are ready: readable, or, for a channel with unsent bytes, writable."""
         writable = select.POLLOUT if self._channel.unsent else 0
         self._poller.register(self._channel, select.POLLIN | writable)
         return {descriptor for descriptor, _ in self._poller.poll(timeout_ms)}
 
     def close(self) -> None:
-        self._channel.close(LAST_WORDS_SECONDS)
+        self._channel.close(CLOSE_SECONDS)
 
 
 @contextlib.contextmanager
 def sigterm_socket() -> Iterator[int]:
-    """A descriptor that becomes readable on SIGTERM: a poll wakes up, nothing is interrupted."""
+    """A descriptor that becomes readable on SIGTERM. It wakes the poll; no step is interrupted."""
     readable, writable = socket.socketpair()
     with readable, writable:
         writable.setblocking(False)
@@ -120,53 +116,33 @@ def sigterm_socket() -> Iterator[int]:
             signal.set_wakeup_fd(-1)
 
 
-# ---------------------------------------------------------------- events and answers as messages
+# ---------------------------------------------------------------- results as messages
 
 
 def step_out(iteration: sched.Iteration, stats: wire.Stats) -> wire.StepOut:
-    """The turn's events in order, by kind; refusals after them."""
+    """The message for an iteration: events of each kind in order; refused requests are ends too."""
     prompt_logprobs: list[wire.PromptLogprobOut] = []
     tokens: list[wire.TokenOut] = []
-    ended: list[wire.EndOut] = []
+    ends: list[wire.EndOut] = []
     for event in iteration.events:
         match event:
             case TokenSampled():
-                tokens.append(wire.TokenOut(event.request, event.token, event.logprob, _pairs(event.top)))
+                tokens.append(wire.TokenOut(event.request, event.token, event.logprob, event.top))
             case Ended():
-                ended.append(_end(event))
+                ends.append(_end(event))
             case PromptLogprobs():
                 prompt_logprobs += [
-                    wire.PromptLogprobOut(event.request, score.token, score.logprob, _pairs(score.top))
-                    for score in event.scores
+                    wire.PromptLogprobOut(event.request, token.token, token.logprob, token.top)
+                    for token in event.tokens
                 ]
-    ended += map(_refusal, iteration.rejected)
-    return wire.StepOut(tuple(tokens), tuple(ended), stats, tuple(prompt_logprobs))
+    ends += map(_refusal, iteration.rejected)
+    return wire.StepOut(tuple(tokens), tuple(ends), stats, tuple(prompt_logprobs))
 
 
 def _end(event: Ended) -> wire.EndOut:
     return wire.EndOut(
         event.request, event.reason, event.usage, event.message, queue_seconds=event.queue_seconds
     )
-
-
-def _pairs(top: tuple[Alternative, ...]) -> tuple[tuple[int, float], ...]:
-    return tuple((alternative.token, alternative.logprob) for alternative in top)
-
-
-def answers(messages: Sequence[wire.ToEngine | Stop], iteration: sched.Iteration) -> Iterator[wire.Done]:
-    """What is carried out: at once, as most commands are, or by now."""
-    for message in messages:
-        match message:
-            case wire.AbortAll() | wire.Flush() | wire.Pause() | wire.Resume():
-                yield wire.Done(message.number)
-            case _:
-                pass
-    for done in iteration.done:
-        match done:
-            case WeightsUpdated() | Drained():
-                yield wire.Done(done.number)
-            case WeightsRefused(number, error):
-                yield wire.Done(number, error.message, error.code or "invalid_value", error.param)
 
 
 def _refusal(rejected: sched.Rejected) -> wire.EndOut:
@@ -181,16 +157,35 @@ def _refusal(rejected: sched.Rejected) -> wire.EndOut:
     )
 
 
+def acknowledgements(messages: Sequence[Incoming], iteration: sched.Iteration) -> Iterator[wire.Done]:
+    """Answers to the commands that this iteration carried out or refused.
+
+    Most commands take effect at once. `Drain` and `UpdateWeights` end in a later iteration, which says so.
+    """
+    for message in messages:
+        match message:
+            case wire.AbortAll() | wire.Flush() | wire.Pause() | wire.Resume():
+                yield wire.Done(message.number)
+            case _:
+                pass
+    for done in iteration.done:
+        match done:
+            case WeightsUpdated() | Drained():
+                yield wire.Done(done.number)
+            case WeightsRefused(number, error):
+                yield wire.Done(number, error.message, error.code or "invalid_value", error.param)
+
+
 # ---------------------------------------------------------------- the loop
 
 
 def serve(mailbox: Mailbox, steps: Steps) -> None:
-    """Take turns until told to stop. Sleeps only when there is nothing to compute."""
+    """Run iterations until the server says stop. Blocks only when there is nothing to compute."""
     timeout_ms = FOREVER
     while True:
         messages = mailbox.receive(timeout_ms)
-        commands = [m for m in messages if isinstance(m, wire.Command)]
-        if len(commands) < len(messages):
+        commands = [message for message in messages if isinstance(message, wire.Command)]
+        if len(commands) < len(messages):  # a Stop
             return
         iteration = steps.iterate(commands)
         if iteration.failure is not None:
@@ -198,45 +193,43 @@ def serve(mailbox: Mailbox, steps: Steps) -> None:
         out = step_out(iteration, steps.stats())
         if out.tokens or out.ends or out.prompt_logprobs or iteration.idle is not None:
             mailbox.send(out)
-        for answer in answers(messages, iteration):
-            mailbox.send(answer)
-        timeout_ms = _pause(iteration, out.stats)
+        # After the step's results: when abort_all is answered, its caller has seen every output end.
+        for done in acknowledgements(messages, iteration):
+            mailbox.send(done)
+        timeout_ms = _timeout_ms(iteration, out.stats)
 
 
-def _pause(iteration: sched.Iteration, stats: wire.Stats) -> int | None:
-    """How long to wait for messages before the next turn."""
+def _timeout_ms(iteration: sched.Iteration, stats: wire.Stats) -> int | None:
+    """How long to wait for messages before the next iteration."""
     if iteration.idle is None:
         return 0
     if iteration.idle.reason is IdleReason.PAUSED:
-        return _until(iteration.idle.until)
+        deadline = iteration.idle.until  # of a paused request, which can still expire
+        return FOREVER if deadline is None else max(0, ceil(1000 * (deadline - time.monotonic())))
     return STALLED_POLL_MS if stats.running + stats.waiting else FOREVER
 
 
-def _until(deadline: float | None) -> int | None:
-    return FOREVER if deadline is None else max(0, ceil(1000 * (deadline - time.monotonic())))
-
-
 def run(load: Load) -> int:
-    """The life of an engine process; returns its exit status."""
-    # Ctrl-C reaches the whole terminal group; ending the engine is the parent's business.
+    """Runs the engine process from its first message to its end. Returns the exit status."""
+    # Ctrl-C reaches every process of the terminal's group. Only the server reacts, and stops the engine.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    mailbox = Mailbox(Channel(_standard_input()))
+    mailbox = Mailbox(Channel(_take_standard_input()))
     try:
         match mailbox.receive(FOREVER):
             case [wire.Launch(config, log_config)]:
                 logs.configure(log_config)
-                _live(mailbox, load, config)
-        # Anything else: the server is gone before it said what it wants.
+                _load_and_serve(mailbox, load, config)
+        # Otherwise the server has died before it sent the launch message: nothing to do.
         return 0
-    except Exception as error:
-        mailbox.send(wire.Failed(_last_words(error)))
+    except Exception as error:  # the edge of the process: the server tells the user
+        mailbox.send(wire.Failed(_reason(error)))
         return 1
     finally:
         mailbox.close()
 
 
-def _last_words(error: Exception) -> str:
-    """One line for the user; the log has the traceback of what is not the user's to mend."""
+def _reason(error: Exception) -> str:
+    """One line for the user. A bug of ours also leaves its traceback in the log."""
     match error:
         case TransomError():
             return str(error)
@@ -246,8 +239,9 @@ def _last_words(error: Exception) -> str:
     return f"the engine failed: {type(error).__name__}: {error}"
 
 
-def _live(mailbox: Mailbox, load: Load, config: EngineConfig) -> None:
-    # While loading, SIGTERM simply kills: there is nothing yet to leave in order. After Ready it never does.
+def _load_and_serve(mailbox: Mailbox, load: Load, config: EngineConfig) -> None:
+    # During loading SIGTERM kills the process as usual: there are no requests to finish. From Ready on it
+    # only wakes the loop.
     ready, steps = load(config)
     with sigterm_socket() as sigterm:
         mailbox.stop_on(sigterm)
@@ -255,20 +249,23 @@ def _live(mailbox: Mailbox, load: Load, config: EngineConfig) -> None:
         serve(mailbox, steps)
 
 
-def _standard_input() -> socket.socket:
-    """The socket that standard input is; in its place, for whoever else may read or write there, nothing."""
+def _take_standard_input() -> socket.socket:
+    """The socket that was passed as standard input.
+
+    /dev/null takes its place: a library that reads or writes descriptor 0 must not touch the channel.
+    """
     standard = sys.stdin.fileno()
     end = socket.socket(fileno=os.dup(standard))
-    with open(os.devnull, "r+b") as nothing:
-        os.dup2(nothing.fileno(), standard)
+    with open(os.devnull, "r+b") as null:
+        os.dup2(null.fileno(), standard)
     return end
 
 
-# ---------------------------------------------------------------- the real thing
+# ---------------------------------------------------------------- the real engine
 
 
 def _load(config: EngineConfig) -> tuple[wire.Ready, Steps]:
-    # Only the child pays for the model's code; whoever imports this module for its loop does not.
+    # Imported here because the tests' fake engine imports this module without paying for the model's code.
     from transom.engine.engine import load_engine
 
     return load_engine(config)

@@ -1,4 +1,4 @@
-"""How large the pools are: from what was configured to pages per component and the served context."""
+"""Sizes the KV pools: from the configuration to pages per component and the served context."""
 
 from dataclasses import dataclass, replace
 
@@ -7,36 +7,38 @@ from transom.errors import ConfigError
 from transom.kv.component_specs import ComponentSpec
 from transom.kv.eviction_policy import CachePolicy
 from transom.kv.layout import CacheLayout, PrefixCaching, address_space, bytes_alone, longest_alone
-from transom.kv.page_rules import first_needed, is_ranged, is_rooted
+from transom.kv.page_rules import first_needed, is_ranged, keeps_everything
 from transom.models.spec import ModelSpec
 from transom.ops.store import KVType, PageShape
 
 TOKENS_DEFAULT = 32_768
-"""Full-attention tokens kept when nothing is said."""
+"""Full-attention tokens that the pools hold by default."""
 WINDOWS_KEPT = 24
-"""Windows, of running requests and of cached prefixes, that a pool has room for when no ratio is given."""
+"""Windows, of running requests and cached prefixes, that a sliding pool holds if no ratio is configured."""
 
 
 @dataclass(frozen=True, slots=True)
 class Sizing:
-    """What the pools are. `shapes` and `layout.pages` have one entry per component."""
+    """The size of the pools. `shapes` and `layout.pages` have one entry per component."""
 
     layout: CacheLayout
     shapes: tuple[PageShape, ...]
 
     @property
     def bytes(self) -> tuple[int, ...]:
-        """Of each component; with a budget, the most that it may come to."""
+        """Bytes of each component. With a shared budget, its maximum."""
         return tuple(n * shape.page_bytes for n, shape in zip(self.layout.pages, self.shapes, strict=True))
 
 
 def size_pools(spec: ModelSpec, config: EngineConfig) -> Sizing:
-    """Raises ConfigError, naming the minimum, if no request could run."""
+    """The pools for a model. Raises ConfigError, which names the minimum, if no request could run."""
     shapes = spec.page_shapes(config.page_size, KVType(config.kv_dtype))
     sizes = tuple(shape.page_bytes for shape in shapes)
     pages = _pages(spec, config, shapes)
     budget = None
-    if config.swa_full_tokens_ratio is None:  # the pools share what they would cost if cut
+    if config.swa_full_tokens_ratio is None:
+        # The pools share one budget of bytes, as large as the fixed pools would be; each one's page numbers
+        # cover the case that it gets all of the budget.
         budget = config.kv_bytes or sum(n * size for n, size in zip(pages, sizes, strict=True))
         pages = address_space(budget, sizes)
     caching = PrefixCaching.OFF if config.disable_radix_cache else PrefixCaching.ON
@@ -53,6 +55,7 @@ def size_pools(spec: ModelSpec, config: EngineConfig) -> Sizing:
         layers=tuple(layer.component for layer in spec.layers),
     )
     context = longest_alone(layout, chunk=1)
+    # The shortest useful request has one token of prompt and one of output.
     if context < 2:
         raise ConfigError(_too_small(layout))
     return Sizing(replace(layout, context=context), shapes)
@@ -73,7 +76,7 @@ def _too_small(layout: CacheLayout) -> str:
 
 
 def _pages(spec: ModelSpec, config: EngineConfig, shapes: tuple[PageShape, ...]) -> tuple[int, ...]:
-    """Full components hold `tokens`, window components their share of it."""
+    """Pages per component, for pools of fixed sizes."""
     tokens = config.max_total_tokens or min(TOKENS_DEFAULT, spec.context)
     if config.kv_bytes is not None:
         tokens = _tokens_for(spec, config, shapes, config.kv_bytes)
@@ -85,19 +88,20 @@ def _pages_for(spec: ModelSpec, config: EngineConfig, tokens: int) -> tuple[int,
 
 
 def _tokens_of(component: ComponentSpec, config: EngineConfig, tokens: int) -> int:
-    """The part of `tokens` positions that a component's pool holds."""
-    if is_rooted(component, tokens):
+    """Tokens that the pool of `component` holds if a full-attention pool holds `tokens`."""
+    if keeps_everything(component, tokens):
         return tokens
     if config.swa_full_tokens_ratio is not None:
         return int(tokens * config.swa_full_tokens_ratio)
     if not is_ranged(component):
-        return WINDOWS_KEPT * config.page_size  # a page each
+        return WINDOWS_KEPT * config.page_size  # a snapshot takes one page
     window = tokens - first_needed(component, tokens) + 1
+    # Until a chunk has been computed, its positions are held beside the window. There is room for two chunks.
     return min(tokens, WINDOWS_KEPT * window + 2 * config.chunked_prefill_size)
 
 
 def _tokens_for(spec: ModelSpec, config: EngineConfig, shapes: tuple[PageShape, ...], budget: int) -> int:
-    """The most tokens whose pages fit `budget` bytes, by bisection: bytes grow with tokens."""
+    """The most tokens that fit `budget` bytes. Bisection works: bytes never shrink as tokens grow."""
     low, high = 0, spec.context * config.max_running_requests
     while low < high:
         middle = (low + high + 1) // 2

@@ -1,4 +1,4 @@
-"""Keeps an engine running: whoever needs it asks for the one that serves now."""
+"""Keeps an engine running: starts a new one when the engine process dies, and hands out the current one."""
 
 import asyncio
 import logging
@@ -9,15 +9,19 @@ from typing import Self
 
 from transom import wire
 from transom.config import EngineConfig, LogConfig
-from transom.engine.client import ENGINE_COMMAND, LOG_DEFAULT, NOTHING_YET, STOP_SECONDS, EngineClient
+from transom.engine.client import ENGINE_COMMAND, LOG_DEFAULT, NO_STATS, STOP_SECONDS, EngineClient
 from transom.errors import EngineDied, TransomError
 
 log = logging.getLogger("transom.engine")
 
 
 @dataclass(frozen=True, slots=True)
-class Recipe:
-    """All it takes to start an engine, and again, until `crashes_max` have ended within `crashes_seconds`."""
+class EngineLaunch:
+    """Settings to start an engine, and the restart limit.
+
+    An engine that crashes `crashes_max` times within `crashes_seconds` is not restarted: a cause that recurs
+    so soon is not transient, and each start takes CPU and memory from the machine.
+    """
 
     config: EngineConfig
     log_config: LogConfig = LOG_DEFAULT
@@ -29,30 +33,31 @@ class Recipe:
         return await EngineClient.start(self.config, self.command, self.log_config)
 
     def is_enough(self, crashes: Sequence[float]) -> bool:
-        """Whether the last of these times, in seconds, was one crash too many."""
+        """Whether the last of these crashes, given by their times in seconds, reaches the limit."""
         last = crashes[-self.crashes_max :]
         return len(last) == self.crashes_max and last[-1] - last[0] <= self.crashes_seconds
 
 
 class Supervisor:
-    """Owns the engine that serves, and replaces it when it dies. Mutable; of the loop it was started in."""
+    """Owns the current engine and replaces it when it dies. Mutable; belongs to one event loop."""
 
-    def __init__(self, recipe: Recipe, first: EngineClient) -> None:
-        self._recipe = recipe
+    def __init__(self, launch: EngineLaunch, first: EngineClient) -> None:
+        self._launch = launch
         self._client = first
         self._ready = first.ready
         self._over: str | None = None
-        self._replacing = asyncio.ensure_future(self._replace_the_dead())
+        """Why no engine will serve any more."""
+        self._replacing = asyncio.ensure_future(self._replace_dead_engines())
         self.restarts = 0
 
     @classmethod
-    async def start(cls, recipe: Recipe) -> Self:
-        """With a first engine that is ready. TransomError, of one line, if there cannot be one."""
-        return cls(recipe, await recipe.start())
+    async def start(cls, launch: EngineLaunch) -> Self:
+        """A supervisor with a ready engine. TransomError, in one line, if the engine cannot start."""
+        return cls(launch, await launch.start())
 
     @property
     def client(self) -> EngineClient:
-        """The engine that serves now. EngineDied, with the reason, while there is none."""
+        """The engine that serves now. EngineDied, with the reason, while no engine serves."""
         trouble = self.trouble
         if trouble is not None:
             raise EngineDied(trouble)
@@ -60,7 +65,7 @@ class Supervisor:
 
     @property
     def trouble(self) -> str | None:
-        """Why no engine serves and what is done about it, or None while one does."""
+        """Why no engine serves and whether a new one is starting; None while one serves."""
         death = self._client.death
         if self._over is not None or death is None:
             return self._over
@@ -68,25 +73,25 @@ class Supervisor:
 
     @property
     def ready(self) -> wire.Ready:
-        """What the engine is: the same of all that ever serve, but for its process and its loading time."""
+        """The facts of the first engine. Later ones differ only in process id and loading time."""
         return self._ready
 
     @property
     def stats(self) -> wire.Stats:
-        """The latest snapshot. Every engine counts from nothing."""
-        return self._client.stats if self.trouble is None else NOTHING_YET
+        """The latest snapshot. Each engine counts from zero."""
+        return self._client.stats if self.trouble is None else NO_STATS
 
     async def gave_up(self) -> str:
-        """Why there will be no engine any more, once there will not."""
+        """Waits until no engine will be started any more. Returns why."""
         return await asyncio.shield(self._replacing)
 
     def retire(self, reason: str) -> None:
-        """Answer whatever is in flight, or comes later, with EngineDied; replace nothing from now on."""
+        """Fail all present and later requests with EngineDied, and start no further engine."""
         self._over = reason
         self._client.retire(reason)
 
     async def stop(self, patience_seconds: float = STOP_SECONDS) -> None:
-        """End the engine, also one that is only starting. Requests in flight get EngineDied."""
+        """End the engine, even if it is still starting. Requests in flight get EngineDied."""
         self.retire("the server is shutting down")
         self._replacing.cancel()
         await asyncio.gather(self._replacing, return_exceptions=True)
@@ -94,48 +99,48 @@ class Supervisor:
 
     # ---------------------------------------------------------------- replacing
 
-    async def _replace_the_dead(self) -> str:
-        """Returns only when it gives up: with the reason."""
+    async def _replace_dead_engines(self) -> str:
+        """Runs until it gives up. Returns why."""
         crashes: list[float] = []
-        reason = await self._served()
+        reason = await self._end_of_service()
         while self._over is None:
             crashes.append(time.monotonic())
-            if self._recipe.is_enough(crashes):
+            if self._launch.is_enough(crashes):
                 self._over = self._too_often(reason)
                 break
             log.error("%s; starting a new engine", reason)
             try:
-                successor = await self._recipe.start()
-            except TransomError as error:
+                successor = await self._launch.start()
+            except TransomError as error:  # counts as a crash
                 reason = str(error)
             else:
-                reason = await self._succeeded(successor, crashes[-1])
+                reason = await self._serve_with(successor, crashes[-1])
         return self._over
 
-    async def _succeeded(self, successor: EngineClient, since: float) -> str:
-        """It serves from now on; why it no longer does, once it does not."""
+    async def _serve_with(self, successor: EngineClient, crashed_at: float) -> str:
+        """Makes `successor` the current engine and waits for its end. Returns why it ended."""
         self._client = successor
         if _model(successor.ready) != _model(self._ready):
-            self._over = "the model file has changed since the server began; it must be started anew"
+            self._over = "the model file has changed since the server started; the server must be restarted"
             return self._over
         self.restarts += 1
-        log.warning("a new engine serves, %.1f s after the end of the last", time.monotonic() - since)
-        return await self._served()
+        log.warning("a new engine serves, %.1f s after the end of the last", time.monotonic() - crashed_at)
+        return await self._end_of_service()
 
-    async def _served(self) -> str:
-        """Why the engine no longer serves, once it does not and its process is gone."""
+    async def _end_of_service(self) -> str:
+        """Waits until the engine no longer serves and its process has exited. Returns why."""
         death = await self._client.died()
         await self._client.stop()
         return str(death)
 
     def _too_often(self, reason: str) -> str:
-        recipe = self._recipe
+        launch = self._launch
         return (
-            f"the engine ended {recipe.crashes_max} times within {recipe.crashes_seconds:g} seconds, "
+            f"the engine ended {launch.crashes_max} times within {launch.crashes_seconds:g} seconds, "
             f"the last time because: {reason}"
         )
 
 
 def _model(ready: wire.Ready) -> tuple[object, ...]:
-    """What texts, limits and metrics of the server rely on."""
+    """The facts that the server has built on: its tokenizer, its limits and its metrics."""
     return (ready.model, ready.architecture, ready.context, ready.weights_bytes, ready.components)

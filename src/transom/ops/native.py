@@ -3,7 +3,7 @@
 The extension checks all arguments: a wrong shape, dtype or index is a ValueError that names the argument.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 import numpy as np
 from numpy.typing import NDArray
@@ -173,8 +173,8 @@ class NativeOps:
 
     def sample(self, logits: F32, sampling: SamplingRows) -> tuple[I32, F32]:
         tokens, logprobs = np.empty(len(logits), np.int32), np.empty(len(logits), np.float32)
-        cuts = (sampling.temperature, sampling.top_k, sampling.top_p, sampling.min_p)
-        _native.sample(logits, *cuts, sampling.seed, sampling.position, tokens, logprobs)
+        columns = [getattr(sampling, field.name) for field in fields(sampling)]
+        _native.sample(logits, *columns, tokens, logprobs)
         return tokens, logprobs
 
     def logprobs(self, logits: F32, tokens: I32, top: int) -> tuple[F32, I32, F32]:

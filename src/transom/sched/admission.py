@@ -1,125 +1,209 @@
-"""Who is admitted: need over a life against room, and no prefix computed twice."""
+"""Admission: waiting requests start, in the queue's order, if they fit in memory over their lifetime.
 
-from collections.abc import Iterator
+No prefix is computed twice: a request that shares a prefix in flight waits, and hits it once it is published.
+"""
+
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple
+
+import numpy as np
 
 from transom.kv.budget import Capacity
-from transom.kv.cache import Offer
+from transom.kv.cache import Namespace, Offer
 from transom.kv.page_rules import PageRule
-from transom.sched.draft import PlanBuilder, is_decode
-from transom.sched.needs import need
-from transom.sched.place import Place
+from transom.sched.draft import PlanBuilder, chunk_end, fit_end, is_cut, is_decode
+from transom.sched.forecast import MemoryForecast, need
 from transom.sched.plan import Admit
-from transom.sched.prefixes import Promises, Publisher
 from transom.sched.request import Progress, Running, Span, Waiting
-from transom.sched.spans import chunk_end, fit_end, is_cut
+from transom.values import Tokens
 
-PASSED_OVER = 2
-"""Requests that do not fit before a plan stops looking for a smaller one. Each costs a look at the tree."""
+SKIPPED = 2
+"""Requests that a plan skips in its search for one that fits. Each costs a walk of the radix tree."""
 
 
 def plan_admissions(draft: PlanBuilder) -> None:
-    """Adds the spans of those who are admitted in this step, in the order in which they are looked at.
+    """Adds the first spans of the requests that are admitted in this step, in the queue's order.
 
-    A request that does not fit now is passed over, until it has been so often enough, or is the senior of all
-    and out of patience: that one is looked at first, and comes in as soon as its next chunk fits.
+    A request that does not fit now is skipped, and smaller requests after it may be admitted. Two rules bound
+    how long this lasts: nothing passes an aged request that does not fit, and a starved request is looked at
+    first and is admitted as soon as its next chunk fits, without a forecast of its lifetime.
     """
     view = draft.view
     if not view.waiting or view.rows_free <= 0 or draft.budget == 0:
         return
-    desk = _Desk(draft, view.rows_free, view.cache.available, view.cache.rules)
-    urgent = view.urgent
-    if urgent is not None and (not desk.consider(urgent, True) or desk.is_done):
+    builder = AdmissionBuilder(draft, view.rows_free, view.cache.available, view.cache.rules)
+    starved = view.starved
+    if starved is not None and (not builder.consider(starved, is_starved=True) or builder.is_done):
         return
-    refused = 0
+    skipped = 0
     for waiting in view.waiting:
-        if waiting is urgent:
+        if waiting is starved:
             continue
-        if not desk.consider(waiting, False):
-            refused += 1
-            if refused > PASSED_OVER or waiting.progress.id in view.firm:
+        if not builder.consider(waiting, is_starved=False):
+            skipped += 1
+            if skipped > SKIPPED or waiting.progress.id in view.aged:
                 return
-        if desk.is_done:
+        if builder.is_done:
             return
 
 
 @dataclass(slots=True)
-class _Desk:
-    """Owns what the admissions of one plan share. Mutable, lives no longer than the plan."""
+class AdmissionBuilder:
+    """Owns the state that the admissions of one plan share. Mutable, lives no longer than the plan."""
 
     draft: PlanBuilder
     rows: int
-    room: Capacity
-    """Room when the step began: what lives are compared with."""
+    """Rows that are still free."""
+    available: Capacity
+    """Capacity at the start of the step. Lifetimes are compared with it, because the lifetimes of the running
+    requests include the pages that this step's spans allocate."""
     rules: tuple[PageRule, ...]
-    place: Place = field(init=False)
-    promises: Promises = field(init=False)
+    forecast: MemoryForecast = field(init=False)
+    in_flight: "InFlightPrefixes" = field(init=False)
 
     def __post_init__(self) -> None:
         view = self.draft.view
-        self.place = Place(view, self.room)
-        self.promises = Promises(self.rules, view.limits.prefix_gain_min)
-        self.promises.publishers += [
-            Publisher(state.holding.namespace, state.progress.tokens(), state.holding.computed)
-            for state in (*self.draft.prefills, *self._at_last_token())
+        self.forecast = MemoryForecast(view, self.available)
+        self.in_flight = InFlightPrefixes(self.rules, view.config.prefix_gain_min)
+        self.in_flight.prefixes += [
+            InFlightPrefix(state.holding.namespace, state.progress.tokens(), state.holding.computed)
+            for state in (*self.draft.prefills, *self._decodes_that_fill_a_page())
         ]
 
-    def _at_last_token(self) -> Iterator[Running]:
-        """Those who decode and have a page still to publish, as it is whole after this step."""
+    def _decodes_that_fill_a_page(self) -> Iterator[Running]:
+        """Decodes that publish a page in this step, because their last known token fills it."""
         view = self.draft.view
         page = view.cache.layout.page_size
-        if page < view.limits.prefix_gain_min and all(rule.by_reference for rule in self.rules):
-            return iter(())  # that page is all they have, and nobody waits for so little
-        whole = (state for state in view.running if state.progress.length % page == 0)
-        return filter(is_decode, whole)
+        if page < view.config.prefix_gain_min and all(rule.by_reference for rule in self.rules):
+            return iter(())  # one page is all that such a decode publishes, too little to wait for
+        filling = (state for state in view.running if state.progress.length % page == 0)
+        return filter(is_decode, filling)
 
     @property
     def is_done(self) -> bool:
         return self.rows == 0 or self.draft.budget == 0
 
-    def consider(self, waiting: Waiting, urgent: bool) -> bool:
-        """Admits the request if it may come in now. False if pages are what it lacks.
+    def consider(self, waiting: Waiting, *, is_starved: bool) -> bool:
+        """Admits the request if it may run now. False if it lacks pages.
 
-        It takes the cheapest way to begin. Only who need not care for others falls back towards cold, which
-        needs the fewest pages at once: others rather wait than compute more.
+        The request starts with the offer that computes the fewest tokens. The other offers, down to a cold
+        start, need fewer pages at once and more computation. They are tried only if the request is starved or
+        the step is empty otherwise: other requests rather wait for pages than compute more.
         """
         cache = self.draft.view.cache
         progress = waiting.progress
-        free = urgent or not self.draft.spans
-        if not free and not self.room.covers((1,) * len(self.rules)):
+        takes_any_offer = is_starved or not self.draft.entries
+        # Without a free page in each component no offer fits, so the walk of the radix tree can be saved.
+        if not takes_any_offer and not self.available.covers((1,) * len(self.rules)):
             return False
         namespace = cache.namespace(progress.id, progress.request.salt)
         offers = cache.offers(namespace, progress.tokens(), progress.start_limit)
-        cached = offers[0].begin.start
-        asked = progress.tokens(progress.start_limit + 1)
-        if not urgent and self.promises.is_promised(namespace, asked, cached=cached):
+        hit = offers[0].begin.start
+        reusable = progress.tokens(progress.start_limit + 1)
+        if not is_starved and self.in_flight.is_worth_waiting_for(namespace, reusable, cached=hit):
             return True
-        if not free and not self.place.is_for(progress, offers[0]):
+        if not takes_any_offer and not self.forecast.fits(progress, offers[0]):
             return False
-        for tried in offers if free else offers[:1]:
-            span = self._span(progress, tried, urgent)
+        for offer in offers if takes_any_offer else offers[:1]:
+            span = self._first_span(progress, offer, is_starved=is_starved)
             if span is not None:
-                self._admit(Admit(waiting, namespace, tried, span))
+                self._admit(Admit(waiting, namespace, offer, span))
                 return True
         return False
 
-    def _span(self, progress: Progress, offer: Offer, urgent: bool) -> Span | None:
+    def _first_span(self, progress: Progress, offer: Offer, *, is_starved: bool) -> Span | None:
+        """The first chunk if the request starts with `offer`, unless budget or pages are missing."""
         cache = self.draft.view.cache
         page = cache.layout.page_size
         start, known = offer.begin.start, progress.length
-        budget = max(self.draft.chunk_budget(start), int(urgent))
+        # The plan holds back one token for a starved request, so the time budget must not refuse it.
+        budget = max(self.draft.chunk_budget(start), int(is_starved))
         if budget == 0:
             return None
         end = cache.stop(start, chunk_end(start, known, budget, page))
-        end = fit_end(start, end, page, lambda end: self.draft.lacks(need(cache, offer, end)))
-        if end == start or (self.draft.chunks and not urgent and is_cut(end, known, page)):
+        end = fit_end(start, end, page, lambda end: self.draft.pages_short(need(cache, offer, end)))
+        if end == start or (self.draft.chunks and not is_starved and is_cut(end, known, page)):
             return None
         return Span(start, end)
 
-    def _admit(self, intent: Admit) -> None:
-        progress = intent.waiting.progress
-        self.place.let_in(progress, intent.offer)
-        self.promises.publishers.append(Publisher(intent.namespace, progress.tokens(), intent.span.start))
-        self.draft.take(need(self.draft.view.cache, intent.offer, intent.span.end))
-        self.draft.chunk(intent)
+    def _admit(self, entry: Admit) -> None:
+        progress = entry.waiting.progress
+        self.forecast.admit(progress, entry.offer)
+        self.in_flight.prefixes.append(InFlightPrefix(entry.namespace, progress.tokens(), entry.span.start))
+        self.draft.allocate(need(self.draft.view.cache, entry.offer, entry.span.end))
+        self.draft.add_chunk(entry)
         self.rows -= 1
+
+
+# ---------------------------------------------------------------- prefixes in flight
+
+
+class InFlightPrefix(NamedTuple):
+    """The known tokens of a request with a row, `computed` of them computed.
+
+    A tuple and not a dataclass, because a plan may look at hundreds.
+    """
+
+    namespace: Namespace
+    tokens: Tokens
+    computed: int
+
+
+class InFlightPrefixes:
+    """Owns the prefixes that will be published soon. Mutable, lives no longer than a plan."""
+
+    __slots__ = ("_gain_min", "_rules", "prefixes")
+
+    def __init__(self, rules: Sequence[PageRule], gain_min: int) -> None:
+        """A request waits only if that saves at least `gain_min` tokens."""
+        self._rules = tuple(rules)
+        self._gain_min = gain_min
+        self.prefixes: list[InFlightPrefix] = []
+        """May be appended to."""
+
+    def is_worth_waiting_for(self, namespace: Namespace, tokens: Tokens, *, cached: int) -> bool:
+        """Whether one of the prefixes will publish enough of `tokens` beyond the first `cached`."""
+        return any(
+            prefix.namespace == namespace and self._gain(prefix, tokens, cached) >= self._gain_min
+            for prefix in self.prefixes
+        )
+
+    def _gain(self, prefix: InFlightPrefix, tokens: Tokens, cached: int) -> int:
+        """Tokens beyond `cached`; 0 if they are published already, or never will be.
+
+        published          reach    publishable
+        ----------|--------------|==========|---  tokens of the prefix
+        """
+        _, known, computed = prefix
+        page_size = self._rules[0].page_size
+        published = computed - computed % page_size
+        publishable = len(known) - len(known) % page_size
+        # Most prefixes differ at the first token that is not published, if not before. Comparing that one
+        # token first saves the comparison of whole prompts.
+        if published == publishable or published >= len(tokens) or known[published] != tokens[published]:
+            return 0
+        reach = min(common_prefix(known, tokens), publishable, len(tokens) - 1)
+        reach = self._last_hit(reach, published)
+        return reach - cached if reach > published else 0
+
+    def _last_hit(self, reach: int, published: int) -> int:
+        """The last end up to `reach` that a hit can have. With snapshots only ends that keep one are hits."""
+        if all(rule.by_reference for rule in self._rules):
+            return reach
+        page_size = self._rules[0].page_size
+        ends = range(reach - reach % page_size, published, -page_size)
+        return next((end for end in ends if self._keeps(end)), 0)
+
+    def _keeps(self, end: int) -> bool:
+        return all(rule.by_reference or rule.keeps(end) for rule in self._rules)
+
+
+def common_prefix(a: Tokens, b: Tokens) -> int:
+    """Length of the longest common prefix."""
+    shared = min(len(a), len(b))
+    if shared == 0 or a[0] != b[0]:
+        return 0
+    differ = a[:shared] != b[:shared]
+    first = int(np.argmax(differ))
+    return first if differ[first] else shared

@@ -1,12 +1,89 @@
-"""Outcomes of the commands that take time, and the weights that one of them replaces.
+"""Checks of commands, the state that they leave behind, and the outcomes of commands that take time.
 
-The commands themselves are those of `transom.wire`.
+The commands themselves are in `transom.wire`; `loop` carries them out.
 """
 
-from dataclasses import dataclass
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
 from typing import Protocol
 
-from transom.errors import BadRequest
+from transom.errors import BadRequest, RequestTooLarge
+from transom.sched.request import Progress
+from transom.values import Request, UpdateMode
+from transom.wire import Drain, UpdateWeights
+
+# ---------------------------------------------------------------- submit
+
+
+def require_servable(request: Request, context: int) -> None:
+    """Raises BadRequest, or RequestTooLarge with the numbers if the request could never run."""
+    prompt = len(request.prompt)
+    if prompt == 0:
+        raise BadRequest("the prompt is empty", param="prompt")
+    if request.max_tokens < 0:
+        raise BadRequest(f"max_tokens is {request.max_tokens}; it cannot be negative", param="max_tokens")
+    if request.siblings and request.max_tokens == 0:
+        raise BadRequest("several outputs of 0 tokens each: set n to 1, or max_tokens above 0", param="n")
+    if prompt > context:
+        raise RequestTooLarge(f"the prompt has {prompt} tokens; this server's context is {context} tokens")
+    if prompt == context and request.max_tokens > 0:
+        raise RequestTooLarge(
+            f"the prompt has {prompt} tokens, which leaves no space for output: "
+            f"this server's context is {context} tokens"
+        )
+
+
+def outputs_of(request: Request) -> Iterator[Request]:
+    """One request per output: the request itself without siblings, then one for each sibling.
+
+    Only the first asks for prompt logprobs, since they are the same for all outputs.
+    """
+    yield replace(request, siblings=()) if request.siblings else request
+    logprobs = replace(request.logprobs, prompt_from=None)
+    for sibling in request.siblings:
+        yield replace(request, id=sibling.id, sampling=sibling.sampling, logprobs=logprobs, siblings=())
+
+
+# ---------------------------------------------------------------- pause, drain, update
+
+
+@dataclass(slots=True)
+class Lifecycle:
+    """Owns the effects of commands on later submissions, admissions and steps. Mutable, the scheduler's.
+
+    drain   refuses new requests
+    paused  plans no step, from `Pause` to `Resume`
+    update  stops admissions until no request runs with the old weights. In mode `drain`, requests that have
+            begun may still be admitted: they finish with the weights that they began with
+    """
+
+    drain: Drain | None = None
+    paused: bool = False
+    update: UpdateWeights | None = None
+
+    def require_open(self) -> None:
+        if self.drain is not None:
+            raise BadRequest("the server is shutting down and takes no more requests", code="shutting_down")
+
+    def may_admit(self, progress: Progress) -> bool:
+        if self.update is None:
+            return True
+        return self.update.mode is UpdateMode.DRAIN and progress.has_begun
+
+    def require_updatable(self, mode: UpdateMode, *, begun: bool) -> None:
+        """Refuses an update that would wait for ever: for another update, or for requests that are paused."""
+        if self.update is not None:
+            raise BadRequest("an update of the weights is already under way", code="update_under_way")
+        if self.paused and begun and mode is UpdateMode.DRAIN:
+            raise BadRequest(
+                "generation is paused, so running requests cannot finish: "
+                "use mode retract or abort, or continue generation first",
+                param="mode",
+                code="paused",
+            )
+
+
+# ---------------------------------------------------------------- outcomes of commands that take time
 
 
 @dataclass(frozen=True, slots=True)

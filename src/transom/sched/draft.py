@@ -1,104 +1,155 @@
-"""What one call of `plan` has decided so far: budget and pages left, spans, retractions."""
+"""The plan under construction: the token budget and the pages that are left, spans, retractions."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from transom.kv.budget import Capacity
-from transom.sched.pacing import Pace
+from transom.kv.budget import Capacity, PageCounts
 from transom.sched.plan import Admit, Continue, Plan, SchedulerView
 from transom.sched.request import Running, token_span
 from transom.sched.retraction import choose_victims, price_per_byte
-from transom.sched.spans import PageCounts
+from transom.sched.step_cost import TimeBudget
 from transom.values import RequestId
 
 
 def is_decode(running: Running) -> bool:
-    """Whether all but the last known token are computed."""
+    """Whether all tokens but the last known one are computed."""
     return running.holding.computed + 1 == running.progress.length
 
 
 @dataclass(slots=True)
 class PlanBuilder:
-    """Owns the counters of a plan in the making. Mutable, lives no longer than the call."""
+    """Owns the counters of one plan under construction. Mutable, lives no longer than the call of `plan`."""
 
     view: SchedulerView
     budget: int = field(init=False)
-    room: Capacity = field(init=False)
-    spans: list[Continue | Admit] = field(default_factory=list)
+    """Tokens that the step may still compute."""
+    available: Capacity = field(init=False)
+    """Pages that the step may still allocate."""
+    entries: list[Continue | Admit] = field(default_factory=list)
     prefills: list[Running] = field(default_factory=list)
     """Running requests with more than one token to compute."""
     retracted: list[Running] = field(default_factory=list)
-    gone: set[RequestId] = field(default_factory=set)
-    parked: int = 0
-    """Running requests that get no page in this step."""
+    retracted_ids: set[RequestId] = field(default_factory=set)
+    stalled: int = 0
+    """Running requests that are left out of this step because no page is available."""
     chunks: int = 0
-    pace: Pace | None = None
-    """Set once decodes are planned, if chunks must be short for their sake."""
+    time_budget: TimeBudget | None = None
+    """Set after the decodes are planned, if there is a target for the duration of steps with decodes."""
 
     def __post_init__(self) -> None:
-        self.budget = self.view.limits.chunk_tokens
-        self.room = self.view.cache.available
+        self.budget = self.view.config.chunk_tokens
+        self.available = self.view.cache.available
 
     def plan(self) -> Plan:
-        return Plan(tuple(self.retracted), tuple(self.spans))
+        return Plan(tuple(self.retracted), tuple(self.entries))
+
+    # ------------------------------------------------------------ spans
 
     def chunk_budget(self, start: int) -> int:
-        """Tokens that a chunk from `start` may have."""
-        return self.budget if self.pace is None else self.pace.most(start, self.budget)
+        """The most tokens that a chunk from `start` may have."""
+        if self.time_budget is None:
+            return self.budget
+        return self.time_budget.longest_chunk(start, self.budget)
 
-    def chunk(self, intent: Continue | Admit) -> None:
-        self.spans.append(intent)
+    def add_chunk(self, entry: Continue | Admit) -> None:
+        self.entries.append(entry)
         self.chunks += 1
-        self.budget -= len(intent.span)
-        if self.pace is not None:
-            self.pace.spend(intent.span)
-        assert self.budget >= 0, (self.budget, intent)
+        self.budget -= len(entry.span)
+        if self.time_budget is not None:
+            self.time_budget.spend(entry.span)
+        assert self.budget >= 0, (self.budget, entry)
 
-    def decode(self, running: Sequence[Running]) -> None:
-        self.spans += [Continue(state, token_span(state.holding.computed)) for state in running]
+    def add_decodes(self, running: Sequence[Running]) -> None:
+        self.entries += [Continue(state, token_span(state.holding.computed)) for state in running]
         self.budget -= len(running)
 
-    def take(self, need: PageCounts) -> None:
-        self.room = self.room.less(need)
+    # ------------------------------------------------------------ pages
 
-    def give(self, gain: PageCounts) -> None:
-        self.room = self.room.more(gain)
+    def allocate(self, need: PageCounts) -> None:
+        self.available = self.available.less(need)
 
-    def lacks(self, need: PageCounts) -> int:
-        """Pages by which a span must be shorter; 0 or less when `need` fits."""
-        return self.room.lacks(need)
+    def free(self, gain: PageCounts) -> None:
+        self.available = self.available.more(gain)
+
+    def pages_short(self, need: PageCounts) -> int:
+        """Pages by which a span must be shorter; 0 or less if `need` is available."""
+        return self.available.lacks(need)
 
     def growth(self, running: Running, end: int) -> PageCounts:
+        """Pages that a running request allocates to grow to `end` tokens."""
         return self.view.cache.growth(running.holding, end)
 
-    def make_room(self, need: PageCounts, position: int) -> bool:
-        """Whether `need` fits, if need be by retracting juniors of the running request at `position`."""
-        if self.lacks(need) <= 0:
+    # ------------------------------------------------------------ retraction
+
+    def retract_for(self, need: PageCounts, position: int) -> bool:
+        """Whether `need` is available, if necessary after retracting requests.
+
+        Only juniors of the running request at `position` are retracted, so that the oldest running request
+        always gets its page and two requests cannot retract each other.
+        """
+        if self.pages_short(need) <= 0:
             return True
-        juniors = [r for r in self.view.running[:position:-1] if r.progress.id not in self.gone]
+        juniors = [r for r in self.view.running[:position:-1] if r.progress.id not in self.retracted_ids]
         victims = choose_victims(
-            lambda gain: self.room.more(gain).covers(need),
+            lambda gain: self.available.more(gain).covers(need),
             juniors,
-            releases=self._gain,
+            freed_by=self._freed_by,
             price=self._price,
         )
         if not victims:
             return False
-        self.give(self._gain(victims))
+        self.free(self._freed_by(victims))
         self.retracted += victims
-        self.gone.update(victim.progress.id for victim in victims)
+        self.retracted_ids.update(victim.progress.id for victim in victims)
         return True
 
-    def _gain(self, victims: Sequence[Running]) -> PageCounts:
-        """Pages that come to be had when `victims` go too, beyond those of earlier victims."""
+    def _freed_by(self, victims: Sequence[Running]) -> PageCounts:
+        """Pages that retracting `victims` frees, in addition to the pages of the earlier victims.
+
+        A page shared by an earlier victim and one of these is freed only once both are retracted, so the two
+        sets are counted together.
+        """
         cache = self.view.cache
         before = cache.freed_by([r.holding for r in self.retracted])
         after = cache.freed_by([r.holding for r in (*self.retracted, *victims)])
         return tuple(a - b for a, b in zip(after, before, strict=True))
 
     def _price(self, running: Running, gain: PageCounts) -> float:
-        """What others read too stays, and need not be computed again."""
-        cache = self.view.cache
-        lost = max(gain) * cache.layout.page_size
-        sizes = cache.layout.page_bytes or (1,) * len(gain)
-        return price_per_byte(gain, sizes, min(lost, running.holding.computed))
+        """Tokens to recompute per byte freed. Pages that other requests read stay, and cost nothing."""
+        layout = self.view.cache.layout
+        recompute = min(max(gain) * layout.page_size, running.holding.computed)
+        page_bytes = layout.page_bytes or (1,) * len(gain)
+        return price_per_byte(gain, page_bytes, recompute)
+
+
+# ---------------------------------------------------------------- lengths of chunks
+
+
+def chunk_end(start: int, known: int, budget: int, page_size: int) -> int:
+    """The end of a chunk from `start` within `budget` tokens; `start` if there is no budget.
+
+    A chunk that does not reach the last known token ends on a page boundary, so that each chunk publishes
+    whole pages. If the budget does not reach a boundary, the chunk takes all of it, and the next chunk
+    returns to the boundaries.
+    """
+    end = min(known, start + budget)
+    aligned = end - end % page_size
+    return aligned if end < known and aligned > start else end
+
+
+def is_cut(end: int, known: int, page_size: int) -> bool:
+    """Whether a chunk ends early and inside a page. It is worth that only if the step has no other chunk."""
+    return end < known and end % page_size != 0
+
+
+def fit_end(start: int, end: int, page_size: int, pages_short: Callable[[int], int]) -> int:
+    """The furthest end up to `end` with enough pages, so that `pages_short(end)` is 0 or less; else `start`.
+
+    Each round steps back by the pages that were missing.
+    """
+    while end > start:
+        short = pages_short(end)
+        if short <= 0:
+            return end
+        end = (-(-end // page_size) - short) * page_size
+    return start

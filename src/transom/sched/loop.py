@@ -1,4 +1,7 @@
-"""The loop body that engine and simulator share. No clock, no randomness, no I/O of its own."""
+"""One iteration of the serving loop, shared by the engine, the simulator and the tests.
+
+It has no clock, no randomness and no I/O of its own.
+"""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -16,7 +19,7 @@ FIXED = FixedWeights()
 
 @dataclass(frozen=True, slots=True)
 class Rejected:
-    """A request refused at submit. It never entered, so no `Ended` follows."""
+    """A request refused at submit. No `Ended` follows, since it was never queued."""
 
     request: RequestId
     error: BadRequest
@@ -24,9 +27,9 @@ class Rejected:
 
 @dataclass(frozen=True, slots=True)
 class Iteration:
-    """What one turn brought. `idle` is None when a step was computed, or tried and ended in `failure`.
+    """The outcome of one iteration. `idle` is set unless a step was computed, or ended in `failure`.
 
-    `done` says which commands are carried out that could not be at once.
+    `done` lists the outcomes of commands that take time and are complete now.
     """
 
     events: tuple[Event, ...]
@@ -46,86 +49,88 @@ def iterate(
     """Applies the commands, then plans, commits, computes and applies one step.
 
     `now` is in seconds of any clock that never goes back: the engine's, or a simulator's. Requests whose
-    deadline has passed end first. `weights` are loaded, if an update is due, between two steps.
+    deadline has passed end first. `weights` are loaded, if an update is due, before the step.
 
-    An exception of the runner ends the requests of its step with an error and is handed back as `failure`;
-    others go on. Any other exception is a bug of ours and is raised.
+    An exception of the runner ends the requests of its step with an error and is returned as `failure`; all
+    other requests continue. Any other exception is a bug of ours and is raised.
     """
-    told = _Told([], [], [])
+    outcome = _Outcome([], [], [])
     scheduler.tick(now)
-    told.events.extend(scheduler.expire())
+    outcome.events.extend(scheduler.expire())
     for command in commands:
-        _obey(scheduler, command, weights, told)
-    if (due := scheduler.update_due()) is not None:
-        _update(scheduler, due, weights, told)
-    outcome = scheduler.commit(scheduler.plan())
-    if isinstance(outcome, Idle):
+        _apply_command(scheduler, command, weights, outcome)
+    # After the commands, so that an update that no request delays is loaded in the same iteration.
+    if (update := scheduler.update_due()) is not None:
+        _load_weights(scheduler, update, weights, outcome)
+    step = scheduler.commit(scheduler.plan())
+    if isinstance(step, Idle):
         if (drain := scheduler.drained()) is not None:
-            told.done.append(Drained(drain.number))
-        return told.iterate(idle=outcome)
-    return told.iterate(failure=_compute(scheduler, outcome, runner, told.events))
+            outcome.done.append(Drained(drain.number))
+        return outcome.iteration(idle=step)
+    return outcome.iteration(failure=_compute(scheduler, step, runner, outcome.events))
 
 
 @dataclass(frozen=True, slots=True)
-class _Told:
-    """What a turn has brought so far. Its lists grow."""
+class _Outcome:
+    """Owns the lists of one `Iteration` while it runs. They grow."""
 
     events: list[Event]
     rejected: list[Rejected]
     done: list[Done]
 
-    def iterate(self, *, idle: Idle | None = None, failure: Exception | None = None) -> Iteration:
+    def iteration(self, *, idle: Idle | None = None, failure: Exception | None = None) -> Iteration:
         return Iteration(tuple(self.events), idle, tuple(self.rejected), failure, tuple(self.done))
 
 
-def _obey(scheduler: Scheduler, command: Command, weights: Weights, told: _Told) -> None:
+def _apply_command(scheduler: Scheduler, command: Command, weights: Weights, outcome: _Outcome) -> None:
     match command:
         case Submit(request):
             try:
                 scheduler.submit(request)
             except BadRequest as error:
-                told.rejected.extend(Rejected(refused, error) for refused in request.ids)
+                outcome.rejected.extend(Rejected(refused, error) for refused in request.ids)
         case Abort(request_id):
-            told.events.extend(scheduler.abort(request_id))
+            outcome.events.extend(scheduler.abort(request_id))
         case AbortAll():
-            told.events.extend(scheduler.abort_all())
+            outcome.events.extend(scheduler.abort_all())
         case Flush():
             scheduler.flush()
         case Pause(mode):
-            told.events.extend(scheduler.pause(mode))
+            outcome.events.extend(scheduler.pause(mode))
         case Resume():
             scheduler.resume()
         case UpdateWeights():
             try:
+                # Checked before any request is retracted or aborted for weights that could never serve.
                 weights.check(command.source)
-                told.events.extend(scheduler.update_weights(command))
+                outcome.events.extend(scheduler.update_weights(command))
             except BadRequest as error:
-                told.done.append(WeightsRefused(command.number, error))
+                outcome.done.append(WeightsRefused(command.number, error))
         case Drain():
             scheduler.drain(command)
 
 
-def _update(scheduler: Scheduler, due: UpdateWeights, weights: Weights, told: _Told) -> None:
-    """Nobody runs. Should the weights turn out not to load, the old ones go on, prefixes and all."""
+def _load_weights(scheduler: Scheduler, update: UpdateWeights, weights: Weights, outcome: _Outcome) -> None:
+    """Loads the weights of an update that is due. On failure the old weights and their prefixes stay."""
     try:
-        weights.load(due.source)
+        weights.load(update.source)
     except BadRequest as error:
         scheduler.update_failed()
-        told.done.append(WeightsRefused(due.number, error))
+        outcome.done.append(WeightsRefused(update.number, error))
     else:
-        told.done.append(WeightsUpdated(due.number, scheduler.weights_changed()))
+        outcome.done.append(WeightsUpdated(update.number, scheduler.weights_changed()))
 
 
 def _compute(scheduler: Scheduler, step: Step, runner: Runner, events: list[Event]) -> Exception | None:
     try:
         result = runner.run(step.work)
         _check(step, result)
-    except Exception as failure:  # the edge at which a broken step fails its own requests and no others
+    except Exception as failure:
+        # Broad on purpose: this is the edge at which a broken step fails its own requests and no other ones.
         events += scheduler.fail(step, f"{type(failure).__name__}: {failure}")
         return failure
-    except (
-        BaseException
-    ):  # an interrupted caller may take other turns: nothing of this step is in flight then
+    except BaseException:
+        # A caller that is interrupted may iterate again, and then no step may be in flight.
         scheduler.fail(step, "interrupted")
         raise
     events += scheduler.apply(step, result)
@@ -133,20 +138,25 @@ def _compute(scheduler: Scheduler, step: Step, runner: Runner, events: list[Even
 
 
 def _check(step: Step, result: StepResult) -> None:
-    """Raises ValueError where the result does not answer the step span by span."""
+    """Raises ValueError unless the result answers the step span by span."""
     spans = step.work.spans
-    wanted = [span.sampling is not None for span in spans]
-    given = [choice is not None for choice in result.choices]
-    if wanted != given:
-        raise ValueError(f"the runner chose tokens for spans {given}, wanted {wanted}")
+    expected = [span.sampling is not None for span in spans]
+    sampled = [token is not None for token in result.sampled]
+    if expected != sampled:
+        raise ValueError(f"the runner sampled tokens for spans {sampled}, expected {expected}")
     _check_counts("siblings", [len(span.siblings) for span in spans], [len(s) for s in result.siblings])
-    _check_counts("scores", [_scored(span) for span in spans], [len(s) for s in result.scores])
+    _check_counts(
+        "prompt logprobs",
+        [_prompt_logprobs(span) for span in spans],
+        [len(s) for s in result.prompt_logprobs],
+    )
 
 
-def _scored(span: SpanWork) -> int:
-    return len(span.scoring.tokens) if span.scoring is not None else 0
+def _prompt_logprobs(span: SpanWork) -> int:
+    return len(span.prompt_logprobs.tokens) if span.prompt_logprobs is not None else 0
 
 
-def _check_counts(what: str, wanted: list[int], given: list[int]) -> None:
-    if wanted != given and (given or any(wanted)):
-        raise ValueError(f"the runner gave {given} {what}, wanted {wanted}")
+def _check_counts(name: str, expected: list[int], returned: list[int]) -> None:
+    """A runner may return an empty list if no span has any."""
+    if expected != returned and (returned or any(expected)):
+        raise ValueError(f"the runner returned {returned} {name}, expected {expected}")

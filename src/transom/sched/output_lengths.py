@@ -1,8 +1,8 @@
-"""How long outputs were of late, and what that lets expect of those that are not done. No chance in it.
+"""Recent output lengths, used to predict how much unfinished requests will still generate. Deterministic.
 
-As LightLLM's Past-Future scheduler ("Past-Future Scheduler for LLM Serving under SLA Guarantees", ASPLOS
-2025): an output that has come to k tokens is one of those longer than k. Where that draws from the recent
-lengths, we take their upper quartile, so that plans are the same each time.
+After LightLLM's Past-Future scheduler ("Past-Future Scheduler for LLM Serving under SLA Guarantees", ASPLOS
+2025): an output that has reached k tokens will be like the recent outputs longer than k. The paper draws a
+length at random from these; we take their upper quartile, so that the same history gives the same plans.
 """
 
 from bisect import bisect_left, insort
@@ -13,35 +13,46 @@ from functools import lru_cache
 import numpy as np
 from numpy.typing import NDArray
 
-MEMORY = 128
+HISTORY = 128
 """Ended outputs that are remembered."""
 
-GUESSES = 4
-"""Outputs that the first guess is worth: the upper quartile of a dozen others is theirs."""
+PRIOR_OUTPUTS = 4
+"""Outputs that the configured first estimate counts for. They hold the upper quartile until a dozen shorter
+outputs have ended: it is the 12th of 15 entries, and still the 12th of 16."""
 
 Counts = NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True)
 class OutputLengths:
-    """Recent lengths, ascending, at least one."""
+    """Recent lengths in ascending order; at least one."""
 
     lengths: Counts
 
     def remaining(self, outputs: Counts, factor: int = 1) -> Counts:
-        """Tokens still to come, at least one, of outputs so long, if all become `factor` times as long.
+        """Tokens that outputs of these lengths still generate; at least one each.
 
-        The upper quartile of the recent lengths that are greater. Beyond the longest, as much again.
+        The upper quartile of the recent lengths that are greater. An output longer than all recent ones is
+        expected to double. With a `factor`, outputs are taken to become that many times as long.
         """
         count = len(self.lengths)
         longer = self.lengths.searchsorted(outputs // factor, side="right")
         expected = self.lengths[_quartiles(count)[longer]] * factor - outputs
         return np.where(longer < count, expected, np.maximum(outputs, 1))
 
-    def seeing(self, outputs: Counts) -> "OutputLengths":
-        """With outputs that are not done but longer than all that are: each taken for twice as long.
+    def remaining_of(self, outputs: int, factor: int = 1) -> int:
+        """`remaining` of one output. Without arrays, as it is asked for each waiting request."""
+        count = len(self.lengths)
+        longer = int(self.lengths.searchsorted(outputs // factor, side="right"))
+        if longer == count:
+            return max(outputs, 1)
+        return int(self.lengths[_quartiles(count)[longer]]) * factor - outputs
 
-        What ends first is short: else the first to end would speak for those that are still at it.
+    def with_unfinished(self, outputs: Counts) -> "OutputLengths":
+        """Adds the unfinished outputs that are longer than all ended ones, each at twice its length.
+
+        Short outputs end first. Without this correction, the first outputs to end after a start would stand
+        for the long ones that are still running.
         """
         longest = self.lengths[-1]
         if outputs.max(initial=0) <= longest:
@@ -49,40 +60,32 @@ class OutputLengths:
         longer = np.sort(outputs[outputs > longest])
         return OutputLengths(np.concatenate([self.lengths, 2 * longer]))
 
-    def expected(self, outputs: int = 0, factor: int = 1) -> int:
-        """The same of one output."""
-        count = len(self.lengths)
-        longer = int(self.lengths.searchsorted(outputs // factor, side="right"))
-        if longer == count:
-            return max(outputs, 1)
-        return int(self.lengths[_quartiles(count)[longer]]) * factor - outputs
-
 
 @lru_cache(maxsize=1024)
 def _quartiles(count: int) -> Counts:
-    """By the first of `count` ascending entries: where the upper quartile of it and all after it is.
+    """The upper quartile of the entries from each one on, as indices into `count` ascending entries.
 
-    For none of them it is the last.
+    One index more than entries: past the last entry, the index of the last one.
     """
     first = np.arange(count + 1)
     return np.asarray(np.minimum(first + (3 * (count - first) + 3) // 4, count) - 1, np.int64)
 
 
-class Outputs:
-    """Owns the lengths of the last outputs that ended. Mutable."""
+class OutputHistory:
+    """Owns the lengths of the last `HISTORY` outputs that ended. Mutable."""
 
     def __init__(self, first_expected: int) -> None:
-        """`first_expected` is as good as `GUESSES` outputs, the oldest there are."""
-        self._recent: deque[int] = deque([first_expected] * GUESSES)
+        """`first_expected` counts for `PRIOR_OUTPUTS` outputs, the oldest ones."""
+        self._recent: deque[int] = deque([first_expected] * PRIOR_OUTPUTS)
         self._sorted: list[int] = list(self._recent)
         self._lengths = OutputLengths(np.array(self._sorted, np.int64))
 
     def lengths(self) -> OutputLengths:
         return self._lengths
 
-    def ended(self, outputs: int) -> None:
-        """An output of so many tokens has ended."""
-        if len(self._recent) == MEMORY:
+    def add(self, outputs: int) -> None:
+        """Adds an output that has ended with this many tokens."""
+        if len(self._recent) == HISTORY:
             del self._sorted[bisect_left(self._sorted, self._recent.popleft())]
         self._recent.append(outputs)
         insort(self._sorted, outputs)

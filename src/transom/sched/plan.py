@@ -1,4 +1,4 @@
-"""What a plan looks at, and what it says."""
+"""The input of a plan, `SchedulerView`, and its output, `Plan`."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -13,24 +13,25 @@ from transom.sched.step_cost import StepCost
 from transom.values import RequestId
 
 CONSIDERED = 32
-"""Waiting requests looked at in one plan."""
+"""Waiting requests that one plan looks at, to bound its time. More are rarely admitted in one step."""
 
 
 @dataclass(frozen=True, slots=True)
 class SchedulerView:
-    """All that a plan looks at.
+    """Everything that a plan reads.
 
-    waiting those to be looked at, in this order; `firm` are those whom nobody after them may pass
-    senior  of all that wait
-    running senior first; `columns` has a column for each
-    cost    of steps, as far as it is known
+    waiting the requests to look at, in this order
+    aged    ids of those that no request after them may pass
+    senior  the senior waiting request that may be admitted
+    running senior first; `columns` has a column for each of them
+    cost    of steps, as far as it has been learned
     """
 
     cache: HybridCache
-    limits: SchedulerConfig
+    config: SchedulerConfig
     iterations: int
     waiting: Sequence[Waiting]
-    firm: frozenset[RequestId]
+    aged: frozenset[RequestId]
     senior: Waiting | None
     running: Sequence[Running]
     columns: Columns
@@ -39,21 +40,24 @@ class SchedulerView:
 
     @property
     def rows_free(self) -> int:
-        """Requests that may be admitted beside those that run."""
-        return min(self.limits.max_running, self.cache.layout.rows) - len(self.running)
+        """Requests that may be admitted in addition to the running ones."""
+        return min(self.config.max_running, self.cache.layout.rows) - len(self.running)
 
     @property
-    def urgent(self) -> Waiting | None:
-        """The senior of all, if it waits, and has waited longer than patience allows."""
+    def starved(self) -> Waiting | None:
+        """The senior of all requests, if it waits and has waited longer than patience allows."""
         senior = self.senior
-        if senior is None or self.iterations - senior.since <= self.limits.patience_steps:
+        if senior is None or self.iterations - senior.since <= self.config.patience_steps:
             return None
         first = not self.running or senior.progress.seniority < self.running[0].progress.seniority
         return senior if first else None
 
 
 class Continue(NamedTuple):
-    """A running request computes `span` next. A tuple, as hundreds are made for a step."""
+    """Entry of a plan: a running request computes `span` next.
+
+    A tuple and not a dataclass, because each step makes hundreds.
+    """
 
     running: Running
     span: Span
@@ -61,7 +65,7 @@ class Continue(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Admit:
-    """A waiting request begins with `offer` and computes `span` at once."""
+    """Entry of a plan: a waiting request starts with `offer` and computes `span` at once."""
 
     waiting: Waiting
     namespace: Namespace
@@ -71,7 +75,7 @@ class Admit:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What to do in one step: first `retract`, then `spans`. Without spans it is an idle step."""
+    """One step: first `retract`, then `entries`. A plan without entries is an idle step."""
 
     retract: tuple[Running, ...]
-    spans: tuple[Continue | Admit, ...]
+    entries: tuple[Continue | Admit, ...]

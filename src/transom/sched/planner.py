@@ -1,107 +1,116 @@
-"""The plan of a step: arithmetic over exact counters. It changes nothing.
+"""Plans one step: arithmetic over exact counters. Changes nothing.
 
-Order within a step: a token of budget for a senior that waited too long; a place for the lead's next
-token; decodes, senior first; chunks, senior first, the lead's among them; admissions. The lead is the
-senior running request. It, and every decode, may have juniors retracted; chunks of others wait for room.
+The budget and the pages of a step are handed out in this order:
+
+1. One token of budget is held back for a starved request: the senior waiting request, out of patience.
+2. One token and its page are held back for the oldest running request, if that is still in its prefill.
+3. Decodes, senior first.
+4. Chunks of running requests, senior first.
+5. Admissions.
+
+The oldest running request is the senior one. Decodes and the oldest running request may retract their juniors
+to get a page. Chunks of all other requests wait for pages: a retraction for a chunk would throw away
+computed tokens only to compute different tokens sooner.
 """
 
 from collections.abc import Sequence
 
+from transom.kv.budget import PageCounts
 from transom.sched.admission import plan_admissions
-from transom.sched.draft import PlanBuilder, is_decode
-from transom.sched.pacing import Pace, pace_beside
+from transom.sched.draft import PlanBuilder, chunk_end, fit_end, is_cut, is_decode
 from transom.sched.plan import Continue, Plan, SchedulerView
 from transom.sched.request import Running, Span
-from transom.sched.spans import PageCounts, chunk_end, fit_end, is_cut
+from transom.sched.step_cost import TimeBudget, time_left
 
 
 def plan(view: SchedulerView) -> Plan:
     """Plans one step."""
     draft = PlanBuilder(view)
-    withheld = int(view.urgent is not None and view.rows_free > 0 and draft.budget > 1)
-    draft.budget -= withheld
+    # Without this token, decodes could fill every step and keep a starved request out for ever.
+    held_back = int(view.starved is not None and view.rows_free > 0 and draft.budget > 1)
+    draft.budget -= held_back
     if view.running:
         _plan_decodes(draft, view.running)
-    draft.pace = _pace(draft)
-    _plan_chunks(draft)
-    draft.budget += withheld
-    if not draft.parked and not draft.retracted:  # who lacks a page now comes before who has none
+    draft.time_budget = _time_budget(draft)
+    for running in draft.prefills:
+        budget = draft.chunk_budget(running.holding.computed)
+        if budget == 0:
+            break
+        _plan_chunk(draft, running, budget)
+    draft.budget += held_back
+    # A running request that lacks a page comes before waiting requests.
+    if not draft.stalled and not draft.retracted:
         plan_admissions(draft)
     return draft.plan()
 
 
-def _pace(draft: PlanBuilder) -> Pace | None:
-    """None if nobody waits for this step's tokens, or nobody minds how long it takes."""
-    target = draft.view.limits.target_seconds
-    if target is None or not draft.spans:
+def _time_budget(draft: PlanBuilder) -> TimeBudget | None:
+    """The time left for chunks, if there is a target and a client waits for a decode in this step."""
+    target = draft.view.config.target_seconds
+    if target is None or not draft.entries:
         return None
-    decodes = [intent.span.start for intent in draft.spans]
-    return pace_beside(decodes, draft.view.cost, target, draft.view.cache.layout.page_size)
+    decodes = [entry.span.start for entry in draft.entries]
+    return time_left(decodes, draft.view.cost, target, draft.view.cache.layout.page_size)
 
 
 def _plan_decodes(draft: PlanBuilder, running: Sequence[Running]) -> None:
-    """Plans every decode; the others are still in their prefill."""
-    reserve = _secure_lead(draft, running[0])
+    """Plans every decode; all other running requests are in their prefill."""
+    held_back = _hold_back_for_oldest(draft, running[0])
     prefills: list[Running] = []
-    plenty = draft.room.covers((len(running),) * len(draft.room.pages))
+    # This loop runs over hundreds of requests in every step. Most decodes stay inside their last page and
+    # need no call. If every request can have a page in every component, pages are counted once, at the end.
+    plenty = draft.available.covers((len(running),) * len(draft.available.pages))
     decodes: list[Running] = []
-    taking: list[Running] = []
+    growing: list[Running] = []
     for position, state in enumerate(running):
         holding = state.holding
         end = holding.computed + 1
         if end != state.progress.length:
             prefills.append(state)
-        elif len(decodes) == draft.budget or (draft.gone and holding.request in draft.gone):
+        elif len(decodes) == draft.budget or (draft.retracted_ids and holding.request in draft.retracted_ids):
             continue
         elif end <= holding.allocated:
             decodes.append(state)
         elif plenty:
-            taking.append(state)
+            growing.append(state)
             decodes.append(state)
-        elif _has_page(draft, state, position):
+        elif _allocate_token(draft, state, position):
             decodes.append(state)
-    draft.decode(decodes)
-    if taking:  # a page each is to be had, so they are counted once and together
-        draft.take(_growth_by_one(draft, taking))
-    if reserve is not None:
+    draft.add_decodes(decodes)
+    if growing:
+        growths = [draft.growth(state, state.holding.computed + 1) for state in growing]
+        draft.allocate(tuple(map(sum, zip(*growths, strict=True))))
+    if held_back is not None:
         draft.budget += 1
-        draft.give(reserve)
-    draft.prefills = [state for state in prefills if state.progress.id not in draft.gone]
+        draft.free(held_back)
+    # Decodes may have retracted requests that were seen as prefills before.
+    draft.prefills = [state for state in prefills if state.progress.id not in draft.retracted_ids]
 
 
-def _growth_by_one(draft: PlanBuilder, decodes: Sequence[Running]) -> PageCounts:
-    growths = [draft.growth(state, state.holding.computed + 1) for state in decodes]
-    return tuple(map(sum, zip(*growths, strict=True)))
+def _hold_back_for_oldest(draft: PlanBuilder, oldest: Running) -> PageCounts | None:
+    """Holds back one token of budget, and its page, for the chunk of an oldest request in its prefill.
 
-
-def _secure_lead(draft: PlanBuilder, lead: Running) -> PageCounts | None:
-    """Sets aside one token of budget, and its page, for the chunk of a lead in its prefill."""
-    if is_decode(lead):
+    This is the liveness rule: the oldest running request is part of every step, so it ends. Its chunk is
+    planned after the decodes, and would find neither budget nor pages otherwise.
+    """
+    if is_decode(oldest):
         return None
-    need = draft.growth(lead, lead.holding.computed + 1)
-    if not draft.make_room(need, 0):
+    need = draft.growth(oldest, oldest.holding.computed + 1)
+    if not draft.retract_for(need, 0):
         return None
     draft.budget -= 1
-    draft.take(need)
+    draft.allocate(need)
     return need
 
 
-def _has_page(draft: PlanBuilder, running: Running, position: int) -> bool:
-    """Whether the page that a decode needs is to be had: then it is taken."""
+def _allocate_token(draft: PlanBuilder, running: Running, position: int) -> bool:
+    """Allocates the pages for one more token. False if they are not available, even after retractions."""
     need = draft.growth(running, running.holding.computed + 1)
-    if not draft.make_room(need, position):
-        draft.parked += 1
+    if not draft.retract_for(need, position):
+        draft.stalled += 1
         return False
-    draft.take(need)
+    draft.allocate(need)
     return True
-
-
-def _plan_chunks(draft: PlanBuilder) -> None:
-    for running in draft.prefills:
-        budget = draft.chunk_budget(running.holding.computed)
-        if budget == 0:
-            return
-        _plan_chunk(draft, running, budget)
 
 
 def _plan_chunk(draft: PlanBuilder, running: Running, budget: int) -> None:
@@ -109,9 +118,9 @@ def _plan_chunk(draft: PlanBuilder, running: Running, budget: int) -> None:
     page = cache.layout.page_size
     start, known = running.holding.computed, running.progress.length
     end = cache.stop(start, chunk_end(start, known, budget, page))
-    end = fit_end(start, end, page, lambda end: draft.lacks(draft.growth(running, end)))
+    end = fit_end(start, end, page, lambda end: draft.pages_short(draft.growth(running, end)))
     if end == start:
-        draft.parked += 1
+        draft.stalled += 1
     elif not (draft.chunks and is_cut(end, known, page)):
-        draft.take(draft.growth(running, end))
-        draft.chunk(Continue(running, Span(start, end)))
+        draft.allocate(draft.growth(running, end))
+        draft.add_chunk(Continue(running, Span(start, end)))

@@ -1,155 +1,193 @@
-"""Those that wait: fair between tenants, in the order of the policy within one, and nobody for ever.
+"""The waiting requests: fair between tenants, ordered by the policy within one, without starvation.
 
-How often a request can be passed over by its juniors is bounded. Through `passed_over_max` / 2 admissions
-of its tenant the policy decides. Then the senior of a tenant goes first, and others only where it finds no
-room. From `passed_over_max` admissions on, times the tenants that wait, it is firm: if it finds no room,
-nobody after it is looked at. Waiting for a prefix that is being computed is not being passed over.
+Between tenants: virtual token counters ("Fairness in Serving Large Language Models", OSDI 2024). The tenant
+with the smallest counter of served tokens is next. A tenant that arrives, or returns, starts level with the
+smallest counter among the waiting tenants, so that no credit is saved up while it is away.
+
+The number of times that a request can be skipped in favour of its juniors is bounded by `skipped_max`:
+
+- Through `skipped_max` / 2 admissions of its tenant, the policy alone orders it.
+- Then it is promoted: before all ranked requests of its tenant, which pass it only if it does not fit.
+- After `skipped_max` admissions, times the waiting tenants, it is aged: if it does not fit, no request
+  behind it is looked at.
+
+Waiting for a prefix that is being computed does not count as being skipped.
 """
 
+from bisect import bisect_left, insort
 from collections import deque
 from collections.abc import Callable, Iterator
 from heapq import heapify, heappop, heapreplace
 from itertools import islice
 
+from transom.kv.cache import HybridCache
 from transom.sched.config import SchedulerConfig
-from transom.sched.order import Ranker
-from transom.sched.ranks import Ranks
+from transom.sched.output_lengths import OutputHistory
+from transom.sched.policy import CACHE_AWARE, QueuedRequest, SchedulePolicy, TenantQueue, rank
 from transom.sched.request import Progress, Seniority, Waiting
-from transom.sched.tenants import Line, Place
 from transom.values import RequestId
 
-LOOKED_UP = 4
-"""Waiting requests whose cached prefix is looked up again in a turn. Each costs a walk of the tree."""
+LOOKUPS = 4
+"""Cached prefixes that are looked up again per iteration. Each costs a walk of the radix tree."""
 
-REMEMBERED = 1024
-"""Tenants whose counters are kept though they wait for nothing."""
+TENANTS_KEPT = 1024
+"""Service counters that are kept. Bounds the memory that clients with changing tenant names can take."""
 
+OUTPUT_WEIGHT = 2
+"""Prompt tokens that one output token counts for, since a decode costs more than a token of a prefill."""
 
-Admits = Callable[[Progress], bool]
+MayAdmit = Callable[[Progress], bool]
 """Whether a request may be admitted at this moment."""
 
 
-def everybody(progress: Progress) -> bool:
+def any_request(progress: Progress) -> bool:
     return True
 
 
 class Queue:
-    """Owns the waiting requests and what each tenant was served. Mutable; iterated senior first."""
+    """Owns the waiting requests and the service counters of the tenants. Mutable; iterated senior first."""
 
-    def __init__(self, limits: SchedulerConfig, ranker: Ranker) -> None:
-        self._passed_over_max = limits.passed_over_max
-        self._ranker = ranker
-        self._states: Ranks[Waiting] = Ranks()
-        self._places: dict[RequestId, Place] = {}
-        self._lines: dict[str, Line] = {}
+    def __init__(self, config: SchedulerConfig, cache: HybridCache, outputs: OutputHistory) -> None:
+        self._skipped_max = config.skipped_max
+        self._policy = config.policy
+        self._cache = cache
+        self._outputs = outputs
+        self._requests: dict[RequestId, QueuedRequest] = {}
+        self._by_seniority: list[Seniority] = []
+        self._tenants: dict[str, TenantQueue] = {}
         self._admissions = 0
         self._level = 0
-        """Served of the tenant that waited last, if none waits now."""
-        self._rounds: deque[RequestId] = deque()
-        """Whose prefix is looked up next."""
+        """The counter of the tenant that waited last, for arrivals when no tenant waits."""
+        self._lookups: deque[RequestId] = deque()
+        """Order in which prefixes are looked up again. May hold requests that have left the queue."""
 
     # ------------------------------------------------------------ queries
 
     def __len__(self) -> int:
-        return len(self._states)
+        return len(self._requests)
 
     def __contains__(self, request: RequestId) -> bool:
-        return request in self._states
+        return request in self._requests
 
     def __iter__(self) -> Iterator[Waiting]:
-        return iter(self._states)
+        return (self._requests[request].waiting for _, request in self._by_seniority)
 
     def find(self, request: RequestId) -> Waiting | None:
-        return self._states.find(request)
+        queued = self._requests.get(request)
+        return None if queued is None else queued.waiting
 
-    def senior(self, admits: Admits = everybody) -> Waiting | None:
-        """Of those who may be admitted."""
-        return next((state for state in self._states if admits(state.progress)), None)
+    def senior(self, may_admit: MayAdmit = any_request) -> Waiting | None:
+        """The senior of the requests that may be admitted."""
+        return next((state for state in self if may_admit(state.progress)), None)
 
-    def considered(self, most: int, admits: Admits = everybody) -> tuple[Waiting, ...]:
-        """The first `most` of those who may be admitted, in the order in which they should be looked at."""
-        lines = [line for line in self._lines.values() if len(line)]
-        order = iter(lines[0]) if len(lines) == 1 else self._between(lines)
-        states = (self._places[request].waiting for request in order)
-        return tuple(islice((state for state in states if admits(state.progress)), most))
+    def considered(self, most: int, may_admit: MayAdmit = any_request) -> tuple[Waiting, ...]:
+        """The first `most` requests that may be admitted, in scheduling order."""
+        tenants = [tenant for tenant in self._tenants.values() if len(tenant)]
+        order = iter(tenants[0]) if len(tenants) == 1 else self._between(tenants)
+        states = (self._requests[request].waiting for request in order)
+        return tuple(islice((state for state in states if may_admit(state.progress)), most))
 
-    def is_firm(self, waiting: Waiting) -> bool:
-        """Whether it has been passed over as often as anybody may be."""
-        tenants = sum([len(line) > 0 for line in self._lines.values()])
-        passed = self._admissions - self._places[waiting.progress.id].since_all
-        return passed >= self._passed_over_max * tenants
+    def is_aged(self, waiting: Waiting) -> bool:
+        """Whether the request has been skipped as often as a request may be."""
+        tenants = sum([len(tenant) > 0 for tenant in self._tenants.values()])
+        skipped = self._admissions - self._requests[waiting.progress.id].since_all
+        return skipped >= self._skipped_max * tenants
 
     def served(self, tenant: str) -> int:
-        """Weighted tokens, levelled."""
-        return self._lines[tenant].served
+        """The tenant's counter, in weighted tokens."""
+        return self._tenants[tenant].served
+
+    @property
+    def has_tenants(self) -> bool:
+        """Whether there is more than one tenant to be fair between."""
+        return len(self._tenants) > 1
 
     # ------------------------------------------------------------ transitions
 
     def add(self, waiting: Waiting) -> None:
-        self._states.add(waiting)
         progress = waiting.progress
-        line = self._line_of(progress.request.tenant)
-        if not len(line) and not progress.admissions:
-            line.served = max(line.served, self._served_least())
-        place = Place(waiting, since=line.admissions, since_all=self._admissions)
-        place.rank = self._look(place)
-        self._places[progress.id] = place
-        self._rounds.append(progress.id)
-        line.add(place)
+        assert progress.id not in self._requests, progress.id
+        tenant = self._tenant(progress.request.tenant)
+        if not len(tenant) and not progress.admissions:
+            tenant.served = max(tenant.served, self._served_least())
+        queued = QueuedRequest(waiting, since_own=tenant.admissions, since_all=self._admissions)
+        queued.rank = self._look_up(queued)
+        self._requests[progress.id] = queued
+        insort(self._by_seniority, progress.seniority)
+        self._lookups.append(progress.id)
+        tenant.add(queued)
 
     def remove(self, waiting: Waiting) -> None:
-        """Takes out exactly this state; a stale one is our bug."""
-        self._states.remove(waiting)
-        line = self._lines[waiting.progress.request.tenant]
-        line.remove(self._places.pop(waiting.progress.id))
-        if not len(self._states):
-            self._level = line.served
-            self._rounds.clear()
+        """Removes exactly this state; a stale one is our bug."""
+        progress = waiting.progress
+        queued = self._requests.pop(progress.id)
+        assert queued.waiting is waiting, (queued.waiting, waiting)
+        del self._by_seniority[bisect_left(self._by_seniority, progress.seniority)]
+        tenant = self._tenants[progress.request.tenant]
+        tenant.remove(queued)
+        if not self._requests:
+            self._level = tenant.served
+            self._lookups.clear()
 
     def admit(self, waiting: Waiting) -> None:
-        """Takes it out because it runs now; the others of its line were passed over once more."""
+        """Removes a request that runs now. This skips the other requests of its tenant once more."""
         self.remove(waiting)
         self._admissions += 1
-        self._lines[waiting.progress.request.tenant].passed()
+        self._tenants[waiting.progress.request.tenant].count_admission()
 
     def charge(self, tenant: str, tokens: int) -> None:
-        """The tenant was served so many weighted tokens."""
-        if (line := self._lines.get(tenant)) is not None:
-            line.served += tokens
-
-    @property
-    def has_tenants(self) -> bool:
-        """Whether there is more than one to be fair between."""
-        return len(self._lines) > 1
+        """Adds weighted tokens to the tenant's counter."""
+        if (queue := self._tenants.get(tenant)) is not None:
+            queue.served += tokens
 
     def look_again(self) -> None:
-        """Ranks a few requests anew, in turns, if what is cached has changed."""
-        for _ in range(min(LOOKED_UP, len(self._rounds))):
-            request = self._rounds.popleft()
-            place = self._places.get(request)
-            if place is None:
+        """Updates the ranks of a few requests, in turns, if the cache has changed."""
+        for _ in range(min(LOOKUPS, len(self._lookups))):
+            request = self._lookups.popleft()
+            queued = self._requests.get(request)
+            if queued is None:
                 continue
-            self._rounds.append(request)
-            if place.looked_at != self._ranker.version():
-                self._lines[place.waiting.progress.request.tenant].rerank(place, self._look(place))
+            self._lookups.append(request)
+            if queued.looked_up != self._cache_version():
+                tenant = self._tenants[queued.waiting.progress.request.tenant]
+                tenant.rerank(queued, self._look_up(queued))
 
-    # ------------------------------------------------------------ inside
+    # ------------------------------------------------------------ ranks
 
-    def _look(self, place: Place) -> int:
-        """Notes what is cached now. Returns the rank that it gives."""
-        progress = place.waiting.progress
-        place.cached, place.looked_at = self._ranker.cached(progress), self._ranker.version()
-        return self._ranker.rank(progress, place.cached)
+    def _look_up(self, queued: QueuedRequest) -> int:
+        """Notes how much of the request is cached now. Returns the rank that follows from it."""
+        progress = queued.waiting.progress
+        queued.cached, queued.looked_up = self._cached(progress), self._cache_version()
+        expected = 0
+        if self._policy is SchedulePolicy.SRPT:
+            expected = self._outputs.lengths().remaining_of(progress.outputs)
+        return rank(self._policy, progress, cached=queued.cached, outputs_expected=expected)
+
+    def _cached(self, progress: Progress) -> int:
+        """Tokens that need not be computed: a walk of the radix tree, unless the policy does not use it."""
+        if self._policy not in CACHE_AWARE:
+            return 0
+        namespace = self._cache.namespace(progress.id, progress.request.salt)
+        return self._cache.offers(namespace, progress.tokens(), progress.start_limit)[0].begin.start
+
+    def _cache_version(self) -> int:
+        """While it is unchanged, so is `_cached` of every request."""
+        return self._cache.version if self._policy in CACHE_AWARE else 0
+
+    # ------------------------------------------------------------ tenants
 
     def _served_least(self) -> int:
-        return min([line.served for line in self._lines.values() if len(line)], default=self._level)
+        return min([tenant.served for tenant in self._tenants.values() if len(tenant)], default=self._level)
 
-    def _between(self, lines: list[Line]) -> Iterator[RequestId]:
-        """Whoever was served least is next, and is taken to be served what its request will cost."""
+    def _between(self, tenants: list[TenantQueue]) -> Iterator[RequestId]:
+        """The requests of all tenants: the next of the tenant with the smallest counter, again and again.
+
+        Each request is charged to its tenant as if it had been admitted, so that one plan is fair too.
+        """
         heads: list[tuple[int, Seniority, Iterator[RequestId]]] = []
-        for line in lines:
-            ids = iter(line)
-            heads.append((line.served, self._places[next(ids)].seniority, ids))
+        for tenant in tenants:
+            ids = iter(tenant)
+            heads.append((tenant.served, self._requests[next(ids)].seniority, ids))
         heapify(heads)
         while heads:
             served, (_, request), ids = heads[0]
@@ -158,20 +196,24 @@ class Queue:
             if following is None:
                 heappop(heads)
             else:
-                place = self._places[following]
-                heapreplace(heads, (served + self._places[request].cost, place.seniority, ids))
+                cost = self._requests[request].cost
+                heapreplace(heads, (served + cost, self._requests[following].seniority, ids))
 
-    def _line_of(self, tenant: str) -> Line:
-        line = self._lines.get(tenant)
-        if line is None:
+    def _tenant(self, name: str) -> TenantQueue:
+        tenant = self._tenants.get(name)
+        if tenant is None:
             self._forget_one()
-            line = self._lines[tenant] = Line(max(1, self._passed_over_max // 2))
-        return line
+            tenant = self._tenants[name] = TenantQueue(max(1, self._skipped_max // 2))
+        return tenant
 
     def _forget_one(self) -> None:
-        """Makes place for one more counter: who was served least would be levelled up most likely."""
-        if len(self._lines) < REMEMBERED:
+        """Makes space for one more counter.
+
+        Drops the smallest counter of the absent tenants: on return, that tenant would most likely be raised
+        to the level of the waiting tenants anyway.
+        """
+        if len(self._tenants) < TENANTS_KEPT:
             return
-        absent = [tenant for tenant, line in self._lines.items() if not len(line)]
+        absent = [name for name, tenant in self._tenants.items() if not len(tenant)]
         if absent:
-            del self._lines[min(absent, key=lambda tenant: self._lines[tenant].served)]
+            del self._tenants[min(absent, key=lambda name: self._tenants[name].served)]

@@ -1,10 +1,11 @@
-"""What a request can be: waiting, running, or scheduled in one step. Only `Scheduled` can advance.
+"""States of a request: waiting, running, or scheduled in one step. Only `Scheduled` can advance.
 
 submit -> Waiting -> Running -> Scheduled -> Running ... -> Ended
              ^          |
              +- retract +
 
-Further outputs of a prompt are not born before it is computed: see `siblings`.
+Siblings, the further outputs of a prompt, enter these states when the prompt is computed: see
+`requests.Siblings`.
 """
 
 from dataclasses import dataclass, field
@@ -14,14 +15,14 @@ from typing import NamedTuple
 import numpy as np
 
 from transom.kv.cache import Holding
-from transom.steps import Scoring, StepWork
+from transom.steps import PromptLogprobSpan, StepWork
 from transom.values import Ended, FinishReason, IdleReason, Request, RequestId, Tokens, Usage
 
 OUTPUT_RESERVE = 256
-"""Output tokens a buffer has place for at first; it doubles when more come."""
+"""Output tokens that a buffer has space for at first; it doubles when they are used up."""
 
 Seniority = tuple[int, RequestId]
-"""Smaller is senior: arrival number less a bonus for priority, ties by id."""
+"""The smaller is senior: arrival number minus a bonus for priority, ties by id."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +41,7 @@ class Span:
 
 @lru_cache(maxsize=1 << 16)
 def token_span(position: int) -> Span:
-    """The span of one token. Hundreds are named in each step, and the same ones again."""
+    """The span of one token. Cached, because each step needs hundreds and the same ones recur."""
     return Span(position, position + 1)
 
 
@@ -54,25 +55,27 @@ class Progress:
     request: Request
     seniority: Seniority
     limit: int
-    """Most tokens it may come to: prompt + max_tokens, cut to the served context."""
+    """Most tokens of the request: prompt + max_tokens, cut to the served context."""
     length: int = field(init=False)
+    """Known tokens: prompt and outputs so far."""
     cached_tokens: int = 0
     """Prompt tokens not computed at first admission."""
     arrived: float = 0.0
     queue_seconds: float = 0.0
-    """From its arrival to its first admission."""
+    """From arrival to the first admission."""
     admissions: int = 0
     retractions: int = 0
     computed_peak: int = 0
-    """Positions below were computed, or found computed, at least once."""
-    scored: int = field(init=False)
-    """Prompt tokens below have their log-probabilities, or none is wanted of them."""
+    """Positions below it were computed, or found computed, at least once."""
+    logprobs_until: int = field(init=False)
+    """Prompt tokens below it have their logprobs, or were not asked for."""
     _buffer: Tokens = field(init=False)
 
     def __post_init__(self) -> None:
         self.length = len(self.request.prompt)
         first = self.request.logprobs.prompt_from
-        self.scored = self.length if first is None else max(1, first)
+        # The first token of a prompt follows nothing, so it never has a logprob.
+        self.logprobs_until = self.length if first is None else max(1, first)
         assert 0 < self.length <= self.limit, (self.length, self.limit)
         self._buffer = np.empty(min(self.limit, self.length + OUTPUT_RESERVE), np.int32)
         self._buffer[: self.length] = self.request.prompt
@@ -86,29 +89,34 @@ class Progress:
         return self.length - len(self.request.prompt)
 
     def samples_at(self, end: int) -> bool:
-        """Whether a span that ends there reaches the last known token, and another is to follow."""
+        """Whether a span that ends at `end` reaches the last known token, and another token is to follow."""
         return end == self.length < self.limit
 
     @property
     def has_begun(self) -> bool:
-        """Whether anything of it was ever computed."""
+        """Whether any part of it was ever computed."""
         return self.admissions > 0 or self.outputs > 0
 
     @property
     def start_limit(self) -> int:
-        """It must begin here or before: the last known token, or the first whose logits are wanted."""
-        return (self.scored if self.scored < len(self.request.prompt) else self.length) - 1
+        """The latest start of its computation: its last known token, or the first with logits to return."""
+        prompt = len(self.request.prompt)
+        return (self.logprobs_until if self.logprobs_until < prompt else self.length) - 1
 
-    def scoring(self, span: Span) -> Scoring | None:
-        """What is to be said of prompt tokens from the logits of `span`."""
-        if self.scored >= len(self.request.prompt):
+    def prompt_logprobs(self, span: Span) -> PromptLogprobSpan | None:
+        """The logprobs of prompt tokens that the logits of `span` are used for, if any.
+
+        The logits at position p give the logprob of the token at p + 1.
+        """
+        prompt = len(self.request.prompt)
+        if self.logprobs_until >= prompt:
             return None
-        start, end = max(span.start, self.scored - 1), min(span.end, len(self.request.prompt) - 1)
-        return Scoring(start, self._buffer[start + 1 : end + 1]) if start < end else None
+        start, end = max(span.start, self.logprobs_until - 1), min(span.end, prompt - 1)
+        return PromptLogprobSpan(start, self._buffer[start + 1 : end + 1]) if start < end else None
 
     @property
     def kv_limit(self) -> int:
-        """Most positions ever computed: the last output is only read by the client."""
+        """Most positions ever computed: one less than `limit`, because the last output is never fed back."""
         return max(len(self.request.prompt), self.limit - 1)
 
     def tokens(self, end: int | None = None) -> Tokens:
@@ -123,6 +131,7 @@ class Progress:
     def append(self, token: int) -> None:
         assert self.length < self.limit, (self.length, self.limit)
         if self.length == len(self._buffer):
+            # A new array, not a resize in place: steps in flight hold views of the old one.
             grown = np.empty(min(self.limit, 2 * self.length), np.int32)
             grown[: self.length] = self._buffer
             self._buffer = grown
@@ -136,7 +145,7 @@ class Progress:
 
 @dataclass(frozen=True, slots=True)
 class Waiting:
-    """Holds nothing. `since` is the turn in which it began to wait, `clock` what the clock said then."""
+    """Holds no row and no page. It began to wait in iteration `since`, at time `clock`."""
 
     progress: Progress
     since: int
@@ -145,16 +154,16 @@ class Waiting:
 
 @dataclass(frozen=True, slots=True)
 class Running:
-    """Has a row and pages; `holding.computed` tokens of it are computed."""
+    """Has a row and pages; `holding.computed` of its tokens are computed."""
 
     progress: Progress
     holding: Holding
 
 
 class Scheduled(NamedTuple):
-    """Has pages for `span` and is part of the step being computed, which checks that.
+    """Has pages for `span` and is part of the step in flight; `Step` checks that.
 
-    `siblings` are to be born of it: their first tokens are chosen from the same logits.
+    `siblings` get their first tokens from the same logits.
     """
 
     running: Running
@@ -178,7 +187,7 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class Idle:
-    """Nothing to compute in this turn. `until` is the next deadline, when something may happen by itself."""
+    """No step in this iteration. Before `until`, the next deadline, only a command can change this."""
 
     reason: IdleReason
     until: float | None = None

@@ -1,65 +1,66 @@
-"""What a computed span brings: pages for the tree, scores, tokens, siblings, an end."""
+"""Applies a computed span: publishes pages, records prompt logprobs, tokens and siblings, ends requests."""
 
 from dataclasses import dataclass
 from typing import NamedTuple
 
 from transom.errors import NoSpace
 from transom.kv.cache import Holding, HybridCache
+from transom.sched.queue import OUTPUT_WEIGHT
 from transom.sched.request import Progress, Running, Scheduled, Span
 from transom.sched.requests import Requests
-from transom.sched.tenants import OUTPUT_WEIGHT
 from transom.steps import SpanWork, StepResult
 from transom.values import Event, FinishReason, PromptLogprobs, SampledToken, TokenSampled
 from transom.wire import Counters
 
 
-class OfSpan(NamedTuple):
-    """The part of a step's result that is one span's."""
+class SpanResult(NamedTuple):
+    """The part of a step's result that belongs to one span."""
 
-    choice: SampledToken | None
+    sampled: SampledToken | None
     siblings: tuple[SampledToken, ...]
-    scores: tuple[SampledToken, ...]
+    prompt_logprobs: tuple[SampledToken, ...]
 
 
-def of_span(result: StepResult, number: int) -> OfSpan:
-    return OfSpan(
-        result.choices[number],
+def span_result(result: StepResult, number: int) -> SpanResult:
+    return SpanResult(
+        result.sampled[number],
         result.siblings[number] if result.siblings else (),
-        result.scores[number] if result.scores else (),
+        result.prompt_logprobs[number] if result.prompt_logprobs else (),
     )
 
 
 @dataclass(frozen=True, slots=True)
 class Results:
-    """Works results into cache, roster and counters."""
+    """Applies results to the cache, the requests and the counters."""
 
     cache: HybridCache
-    roster: Requests
+    requests: Requests
     counters: Counters
     max_running: int
 
-    def apply(self, scheduled: Scheduled, work: SpanWork, found: OfSpan, events: list[Event]) -> None:
-        """Adds what one span brings: what it says of the prompt, its token, its siblings' tokens, its end."""
+    def apply(self, scheduled: Scheduled, work: SpanWork, result: SpanResult, events: list[Event]) -> None:
+        """Appends the events of one span: prompt logprobs, its token, its siblings' tokens, its end."""
         running, span, siblings = scheduled
         progress = running.progress
         self._advance(running, span)
-        if work.scoring is not None:
-            progress.scored = work.scoring.end + 1
-            events.append(PromptLogprobs(progress.id, work.scoring.start + 1, found.scores))
-        if found.choice is None:
-            if span.end == progress.limit:
-                events.append(self.roster.end(running, FinishReason.LENGTH))
+        if work.prompt_logprobs is not None:
+            progress.logprobs_until = work.prompt_logprobs.end + 1
+            events.append(PromptLogprobs(progress.id, work.prompt_logprobs.start + 1, result.prompt_logprobs))
+        if result.sampled is None:
+            if span.end == progress.limit:  # max_tokens is 0: the prompt was computed for its logprobs
+                events.append(self.requests.end(running, FinishReason.LENGTH))
             return
-        events.append(self._chosen(progress, found.choice))
-        for sibling, choice in zip(siblings, found.siblings, strict=True):
-            if sibling.id in self.roster.siblings:  # else it has ended, unborn
-                events += self._bear(running, sibling, choice)
-        reason = finish_reason(progress, found.choice.token)
+        events.append(self._append(progress, result.sampled))
+        for sibling, sampled in zip(siblings, result.siblings, strict=True):
+            if sibling.id in self.requests.siblings:  # it may have been ended while the step was in flight
+                events += self._start_sibling(running, sibling, sampled)
+        # The end comes last: a fork needs the pages that ending the request drops.
+        reason = finish_reason(progress, result.sampled.token)
         if reason is not None:
-            events.append(self.roster.end(running, reason))
+            events.append(self.requests.end(running, reason))
 
     def _advance(self, running: Running, span: Span) -> None:
-        """A page that is whole now goes to the tree, so that others find it from the next step on."""
+        """Marks the span as computed. Pages that it fills are published, for hits from the next step on."""
         self.cache.advance(running.holding, span.end)
         page = self.cache.layout.page_size
         if span.end // page > span.start // page:
@@ -69,43 +70,43 @@ class Results:
         self._count(span, running.holding, progress.computed_peak)
         progress.computed_peak = max(progress.computed_peak, span.end)
 
-    def _count(self, span: Span, holding: Holding, computed_before: int) -> None:
+    def _count(self, span: Span, holding: Holding, computed_peak: int) -> None:
         self.counters.computed_tokens += len(span)
         if holding.clip:
             self.counters.repaired_tokens += max(0, min(span.end, holding.full_until) - span.start)
-        self.counters.recomputed_tokens += max(0, min(span.end, computed_before) - span.start)
+        self.counters.recomputed_tokens += max(0, min(span.end, computed_peak) - span.start)
 
-    def _chosen(self, progress: Progress, choice: SampledToken) -> TokenSampled:
-        progress.append(choice.token)
+    def _append(self, progress: Progress, sampled: SampledToken) -> TokenSampled:
+        progress.append(sampled.token)
         self.counters.generated_tokens += 1
-        if self.roster.waiting.has_tenants:
-            self.roster.waiting.charge(progress.request.tenant, OUTPUT_WEIGHT)
-        return TokenSampled(progress.id, choice.token, choice.logprob, choice.top)
+        if self.requests.waiting.has_tenants:
+            self.requests.waiting.charge(progress.request.tenant, OUTPUT_WEIGHT)
+        return TokenSampled(progress.id, sampled.token, sampled.logprob, sampled.top)
 
     # ------------------------------------------------------------ siblings
 
-    def _bear(self, first: Running, sibling: Progress, choice: SampledToken) -> tuple[Event, ...]:
-        """It has its first token, and goes on beside `first` if there is room, else from the queue."""
-        self.roster.siblings.remove(sibling.id)
+    def _start_sibling(self, first: Running, sibling: Progress, sampled: SampledToken) -> tuple[Event, ...]:
+        """Gives the sibling its first token. Then it runs as a fork of `first`, or waits for memory."""
+        self.requests.siblings.remove(sibling.id)
         sibling.admissions, sibling.cached_tokens = 1, first.progress.cached_tokens
         sibling.queue_seconds = first.progress.queue_seconds
         sibling.computed_peak = first.holding.computed
-        chosen = self._chosen(sibling, choice)
-        reason = finish_reason(sibling, choice.token)
+        event = self._append(sibling, sampled)
+        reason = finish_reason(sibling, sampled.token)
         if reason is not None:
-            return (chosen, self.roster.ended(sibling, reason))
-        holding = self._forked(first, sibling)
+            return (event, self.requests.ended(sibling, reason))
+        holding = self._fork(first, sibling)
         if holding is None:
             self.counters.forks_put_off += 1
-            self.roster.wait(sibling)
+            self.requests.wait(sibling)
         else:
             self.counters.forks += 1
-            self.roster.run(sibling, holding)
-        return (chosen,)
+            self.requests.run(sibling, holding)
+        return (event,)
 
-    def _forked(self, first: Running, sibling: Progress) -> Holding | None:
-        """Pages of the sibling's own, where `first` stands; None if there is no row, or no page."""
-        if len(self.roster.running) >= self.max_running:
+    def _fork(self, first: Running, sibling: Progress) -> Holding | None:
+        """A holding for the sibling, as far computed as `first`, if a row and the pages are available."""
+        if len(self.requests.running) >= self.max_running:
             return None
         computed = first.progress.tokens(first.holding.computed)
         try:
@@ -115,7 +116,7 @@ class Results:
 
 
 def finish_reason(progress: Progress, token: int) -> FinishReason | None:
-    """Why `token`, the last chosen, is the last of all, if it is."""
+    """The reason to end, if `token`, just appended, is the last one."""
     if token in progress.request.stop_ids:
         return FinishReason.STOP
     return FinishReason.LENGTH if progress.length == progress.limit else None

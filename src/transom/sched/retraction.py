@@ -1,34 +1,35 @@
-"""Whom to retract when a running request needs a page and none is to be had. Pure."""
+"""Choice of the requests to retract when a running request needs a page that is not available. Pure."""
 
 from collections.abc import Callable, Sequence
 from typing import TypeVar
 
-from transom.sched.spans import PageCounts
+from transom.kv.budget import PageCounts
 
 COMPARED = 16
-"""Victims compared by price, from the junior end. More would cost time just when there is none."""
+"""Victims compared by price, from the junior end. More would cost time in the steps that have the least."""
 
 V = TypeVar("V")
 
 Enough = Callable[[PageCounts], bool]
-"""Whether what is needed can be had once so many pages more have come to be had."""
+"""Whether the need is met after this many more pages are freed."""
 
 Price = Callable[[V, PageCounts], float]
-"""What it costs, per byte, that a victim gives so many pages."""
+"""Cost of retracting a victim, per byte of the pages that this frees."""
 
 
 def choose_victims(
-    enough: Enough, juniors: Sequence[V], *, releases: Callable[[Sequence[V]], PageCounts], price: Price[V]
+    enough: Enough, juniors: Sequence[V], *, freed_by: Callable[[Sequence[V]], PageCounts], price: Price[V]
 ) -> tuple[V, ...]:
-    """The fewest of `juniors` (most junior first) whose retraction releases enough, () if none do.
+    """The fewest of `juniors` (most junior first) that free enough; () if all of them together do not.
 
-    One is enough most of the time: the cheapest of those compared, the most junior of equals; or else the
-    first that is enough alone. Only if nobody is, several, from the junior end.
+    A single victim is enough most of the time: the cheapest of the first `COMPARED`, or the most junior of
+    equally cheap ones; failing that, the first of the rest that is enough. Only if every junior alone is too
+    little, several are taken from the junior end.
     """
     return (
-        _cheapest_one(enough, juniors[:COMPARED], releases, price)
-        or _first_one(enough, juniors[COMPARED:], releases)
-        or _several(enough, juniors, releases)
+        _cheapest_one(enough, juniors[:COMPARED], freed_by, price)
+        or _first_one(enough, juniors[COMPARED:], freed_by)
+        or _several(enough, juniors, freed_by)
     )
 
 
@@ -38,9 +39,9 @@ def price_per_byte(gain: PageCounts, page_bytes: Sequence[int], recompute: int) 
 
 
 def _cheapest_one(
-    enough: Enough, juniors: Sequence[V], releases: Callable[[Sequence[V]], PageCounts], price: Price[V]
+    enough: Enough, juniors: Sequence[V], freed_by: Callable[[Sequence[V]], PageCounts], price: Price[V]
 ) -> tuple[V, ...]:
-    gains = [releases((victim,)) for victim in juniors]
+    gains = [freed_by((victim,)) for victim in juniors]
     suited = [i for i, gain in enumerate(gains) if enough(gain)]
     if not suited:
         return ()
@@ -48,15 +49,15 @@ def _cheapest_one(
 
 
 def _first_one(
-    enough: Enough, juniors: Sequence[V], releases: Callable[[Sequence[V]], PageCounts]
+    enough: Enough, juniors: Sequence[V], freed_by: Callable[[Sequence[V]], PageCounts]
 ) -> tuple[V, ...]:
-    return next(((victim,) for victim in juniors if enough(releases((victim,)))), ())
+    return next(((victim,) for victim in juniors if enough(freed_by((victim,)))), ())
 
 
 def _several(
-    enough: Enough, juniors: Sequence[V], releases: Callable[[Sequence[V]], PageCounts]
+    enough: Enough, juniors: Sequence[V], freed_by: Callable[[Sequence[V]], PageCounts]
 ) -> tuple[V, ...]:
     for count in range(2, len(juniors) + 1):
-        if enough(releases(juniors[:count])):
+        if enough(freed_by(juniors[:count])):
             return tuple(juniors[:count])
     return ()

@@ -1,54 +1,53 @@
-"""Continuous batching with chunked prefill: plan, commit, and apply what was computed."""
+"""Continuous batching with chunked prefill: plans a step, commits it, and applies its result."""
 
 from collections.abc import Sequence
 
 from transom.errors import BadRequest, ConfigError, NoSpace
 from transom.kv.cache import Holding, HybridCache
 from transom.kv.journal import Transaction
+from transom.sched.commands import Lifecycle, outputs_of, require_servable
 from transom.sched.config import SchedulerConfig
-from transom.sched.gate import Lifecycle
 from transom.sched.plan import CONSIDERED, Admit, Continue, Plan, SchedulerView
 from transom.sched.planner import plan
 from transom.sched.request import Idle, Progress, Running, Scheduled, Seniority, Span, Step
 from transom.sched.requests import Requests
-from transom.sched.results import Results, of_span
+from transom.sched.results import Results, span_result
 from transom.sched.step_cost import CostLearner, counts_of
-from transom.sched.submission import outputs_of, require_servable
 from transom.steps import SpanWork, StepResult, StepWork
 from transom.values import Ended, Event, FinishReason, IdleReason, PauseMode, Request, RequestId, UpdateMode
 from transom.wire import Counters, Drain, Stats, UpdateWeights
 
-Placed = tuple[Continue | Admit, Holding]
-"""A span of a plan, and the holding that has pages for it."""
+Allocated = tuple[Continue | Admit, Holding]
+"""An entry of a plan, and the holding that has pages for its span."""
 
 
 class Scheduler:
-    """Owns the queue and the running set. Mutable; one step is in flight at a time.
+    """Owns all unfinished requests and their states. Mutable; at most one step is in flight.
 
-    Per turn: `tick` and `expire`; commands; `plan`; `commit`; then, with a step, `apply` or `fail`. What ends
-    while its step is in flight is told at once; its pages are back when the step has landed.
+    Per iteration: `tick` and `expire`; commands; `plan`; `commit`; then, if there is a step, `apply` or
+    `fail`. A request may end while its step is in flight; its pages are freed when the step has landed.
     """
 
-    def __init__(self, cache: HybridCache, limits: SchedulerConfig) -> None:
+    def __init__(self, cache: HybridCache, config: SchedulerConfig) -> None:
         """Raises ConfigError if a request as long as the context would not fit alone."""
         fits = cache.longest_alone(1)
-        if limits.context > fits:
-            raise ConfigError(f"a context of {limits.context} tokens does not fit in the cache; {fits} do")
+        if config.context > fits:
+            raise ConfigError(f"a context of {config.context} tokens does not fit in the cache; {fits} do")
         self._cache = cache
-        self._limits = limits
+        self._config = config
         self._arrivals = 0
         self._costs = CostLearner()
         self._counters = Counters()
-        self._requests = Requests(cache, self._counters, limits)
-        self._results = Results(cache, self._requests, self._counters, limits.max_running)
+        self._requests = Requests(cache, self._counters, config)
+        self._results = Results(cache, self._requests, self._counters, config.max_running)
         self._lifecycle = Lifecycle()
 
     # ------------------------------------------------------------ commands
 
     def submit(self, request: Request) -> None:
-        """Queues the request. Raises BadRequest; RequestTooLarge, with the numbers, if it can never run."""
+        """Queues the request. Raises BadRequest, or RequestTooLarge with the numbers if it can never run."""
         self._lifecycle.require_open()
-        require_servable(request, self._limits.context)
+        require_servable(request, self._config.context)
         first, *siblings = outputs_of(request)
         for output in (first, *siblings):
             if output.id in self._requests:
@@ -56,18 +55,18 @@ class Scheduler:
         self._requests.add(self._progress(first), [self._progress(sibling) for sibling in siblings])
 
     def abort(self, request: RequestId) -> tuple[Ended, ...]:
-        """Ends the request, whatever it is doing; nothing if it is unknown or has ended."""
+        """Ends the request in any state; () if it is unknown or has ended."""
         return self._requests.stop(request, FinishReason.ABORT)
 
     def abort_all(self) -> tuple[Ended, ...]:
         return tuple(end for request in self.unfinished() for end in self.abort(request))
 
     def flush(self) -> None:
-        """Forgets all cached prefixes. Running requests go on."""
+        """Forgets all cached prefixes. Running requests continue."""
         self._cache.flush()
 
     def pause(self, mode: PauseMode) -> tuple[Ended, ...]:
-        """No step is planned until `resume`."""
+        """Plans no step until `resume`. Commands and deadlines still take effect."""
         self._lifecycle.paused = True
         match mode:
             case PauseMode.IN_PLACE:
@@ -82,7 +81,7 @@ class Scheduler:
         self._lifecycle.paused = False
 
     def update_weights(self, update: UpdateWeights) -> tuple[Ended, ...]:
-        """Makes way for other weights: see `update_due`. Raises BadRequest if it could never be due."""
+        """Prepares for new weights: see `update_due`. Raises BadRequest if that could never become due."""
         self._lifecycle.require_updatable(update.mode, begun=bool(len(self._requests.running)))
         self._lifecycle.update = update
         match update.mode:
@@ -95,20 +94,26 @@ class Scheduler:
                 return self.abort_all()
 
     def drain(self, drain: Drain) -> None:
-        """Nothing enters any more; what is there goes on."""
+        """Refuses new requests from now on. Unfinished requests continue."""
         self._lifecycle.drain = drain
 
     # ------------------------------------------------------------ commands that take time
 
     def update_due(self) -> UpdateWeights | None:
-        """The update for which nobody computes any more; then `weights_changed` or `update_failed`."""
+        """The requested update, if no request computes with the old weights any more.
+
+        The caller then loads the weights and calls `weights_changed` or `update_failed`.
+        """
         update = self._lifecycle.update
         if update is None or len(self._requests.running) or self._requests.in_flight is not None:
             return None
-        return None if self._requests.waiting.senior(self._lifecycle.admits) is not None else update
+        return None if self._requests.waiting.senior(self._lifecycle.may_admit) is not None else update
 
     def weights_changed(self) -> int:
-        """Nothing computed before is found any more: outputs go on from tokens alone. The new epoch."""
+        """Forgets all cached prefixes, so that no KV of the old weights is read. Returns the new epoch.
+
+        Retracted requests continue from their tokens, computed again with the new weights.
+        """
         assert not len(self._requests.running) and self._requests.in_flight is None, (
             "KV of two sets of weights"
         )
@@ -117,55 +122,59 @@ class Scheduler:
         return self._cache.epoch
 
     def update_failed(self) -> None:
-        """The weights are those they were."""
+        """The old weights stay, and so do the cached prefixes."""
         self._lifecycle.update = None
 
     def drained(self) -> Drain | None:
-        """What closed the entrance, if nothing is left."""
+        """The `Drain` in effect, if no request is left."""
         return None if self.has_work else self._lifecycle.drain
 
-    # ------------------------------------------------------------ a turn
+    # ------------------------------------------------------------ an iteration
 
     def tick(self, now: float) -> None:
-        """The time of this turn. A clock that jumps back is taken as one that stands still."""
+        """Sets the time of this iteration. A clock that jumps back counts as one that stands still."""
         self._requests.now = max(self._requests.now, now)
 
     def expire(self) -> tuple[Ended, ...]:
-        """Ends every request whose deadline has passed, with what it has."""
+        """Ends every request that is past its deadline, with the tokens that it has."""
         passed = self._requests.deadlines.passed(self._requests.now)
         return tuple(end for request in passed for end in self._requests.stop(request, FinishReason.DEADLINE))
 
     def unfinished(self) -> tuple[RequestId, ...]:
-        """Every request that has not ended: those that run, those that wait, those not born yet."""
+        """Every unfinished request: running, waiting, or waiting for the first output of its prompt."""
         return self._requests.unfinished()
 
     @property
     def has_work(self) -> bool:
-        """Whether any request is unfinished: if so, and unless paused, the next turn computes something."""
+        """Whether any request is unfinished: if so, and unless paused, the next iteration computes a step."""
         return self._requests.has_work
 
     def plan(self) -> Plan:
-        """What the next step should be. Changes nothing."""
+        """Plans the next step. Changes nothing."""
         if self._lifecycle.paused:
             return Plan((), ())
-        return plan(self._situation())
+        return plan(self._view())
 
     def commit(self, plan: Plan) -> Step | Idle:
-        """Retracts, admits and takes pages, in one transaction. A span without a page is not in the step."""
+        """Retracts, admits and allocates pages, in one transaction.
+
+        A span that finds no page is left out of the step, and its request is as it was before.
+        """
         assert self._requests.in_flight is None, self._requests.in_flight
         self._requests.iterations += 1
         self._requests.waiting.look_again()
-        if not plan.spans:
+        if not plan.entries:
             assert not plan.retract, plan
             return self._idle()
         with self._cache.transaction() as transaction:
             for victim in plan.retract:
-                self._requests.give_back(victim)
-            placed = self._place(plan, transaction)
+                self._requests.publish_and_drop(victim)
+            allocated = self._allocate(plan, transaction)
+        # Requests change state only after the transaction, so that an exception in it changes nothing.
         for victim in plan.retract:
             self._requests.retract(victim)
-        scheduled = self._scheduled(placed)
-        self._counters.deferred_spans += len(plan.spans) - len(scheduled)
+        scheduled = self._scheduled(allocated)
+        self._counters.deferred_spans += len(plan.entries) - len(scheduled)
         if not scheduled:
             return self._idle()
         self._counters.steps += 1
@@ -176,29 +185,34 @@ class Scheduler:
         return step
 
     def apply(self, step: Step, result: StepResult) -> tuple[Event, ...]:
-        """What was computed is computed: advance, publish, slide or end. Tokens and ends, in span order."""
+        """Applies the result of a step: advances, publishes, slides or ends each request.
+
+        Returns tokens and ends in the order of the spans.
+        """
         self._requests.land(step)
         self._cache.copies_done()
-        all_there = not self._requests.drop_those_that_left()
+        # Looking up each request is needed only if one was ended while the step was in flight.
+        all_unfinished = not self._requests.drop_ended_in_flight()
         events: list[Event] = []
         for number, scheduled in enumerate(step.scheduled):
-            if all_there or self._requests.goes_on(scheduled.running):
-                self._results.apply(scheduled, step.work.spans[number], of_span(result, number), events)
-        if self._limits.target_seconds is not None:
+            if all_unfinished or self._requests.is_unfinished(scheduled.running):
+                self._results.apply(scheduled, step.work.spans[number], span_result(result, number), events)
+        if self._config.target_seconds is not None:
             self._costs.observe(counts_of(step.work), result.seconds)
         return tuple(events)
 
     def fail(self, step: Step, message: str) -> tuple[Event, ...]:
-        """The step was not computed: its requests end with an error, and nothing of it is published.
+        """The step was not computed: ends its requests with an error and publishes nothing of it.
 
-        So do those outside it that a copy was made for: nobody knows whether it was.
+        Requests outside the step that wait for a copy of its copies end as well, since it is not known
+        whether the copy was made.
         """
         self._counters.failed_steps += 1
         self._requests.land(step)
         copied = self._cache.copies_failed()
-        self._requests.drop_those_that_left()
-        unborn = [sibling.id for scheduled in step.scheduled for sibling in scheduled.siblings]
-        lost = (*unborn, *(scheduled.running.progress.id for scheduled in step.scheduled), *sorted(copied))
+        self._requests.drop_ended_in_flight()
+        siblings = [sibling.id for scheduled in step.scheduled for sibling in scheduled.siblings]
+        lost = (*siblings, *(scheduled.running.progress.id for scheduled in step.scheduled), *sorted(copied))
         return tuple(
             end for request in lost for end in self._requests.stop(request, FinishReason.ERROR, message)
         )
@@ -210,27 +224,27 @@ class Scheduler:
     # ------------------------------------------------------------ submit
 
     def _progress(self, request: Request) -> Progress:
-        limit = min(len(request.prompt) + request.max_tokens, self._limits.context)
+        limit = min(len(request.prompt) + request.max_tokens, self._config.context)
         progress = Progress(request, self._seniority(request), limit)
         self._arrivals += 1
         return progress
 
     def _seniority(self, request: Request) -> Seniority:
-        return (self._arrivals - self._limits.priority_bonus * request.priority, request.id)
+        return (self._arrivals - self._config.priority_bonus * request.priority, request.id)
 
     # ------------------------------------------------------------ plan and commit
 
-    def _situation(self) -> SchedulerView:
+    def _view(self) -> SchedulerView:
         waiting = self._requests.waiting
-        is_full = len(self._requests.running) >= min(self._limits.max_running, self._cache.layout.rows)
-        considered = () if is_full else waiting.considered(CONSIDERED, self._lifecycle.admits)
+        is_full = len(self._requests.running) >= min(self._config.max_running, self._cache.layout.rows)
+        considered = () if is_full else waiting.considered(CONSIDERED, self._lifecycle.may_admit)
         return SchedulerView(
             cache=self._cache,
-            limits=self._limits,
+            config=self._config,
             iterations=self._requests.iterations,
             waiting=considered,
-            firm=frozenset([state.progress.id for state in considered if waiting.is_firm(state)]),
-            senior=waiting.senior(self._lifecycle.admits),
+            aged=frozenset([state.progress.id for state in considered if waiting.is_aged(state)]),
+            senior=waiting.senior(self._lifecycle.may_admit),
             running=self._requests.running.states(),
             columns=self._requests.running.columns(),
             outputs=self._requests.outputs.lengths(),
@@ -244,16 +258,16 @@ class Scheduler:
         self._counters.idle[reason] += 1
         return Idle(reason, self._requests.deadlines.next)
 
-    def _scheduled(self, placed: Sequence[Placed]) -> tuple[Scheduled, ...]:
-        """Who begins runs from here on. Who is about to choose its first token has its siblings with it."""
+    def _scheduled(self, allocated: Sequence[Allocated]) -> tuple[Scheduled, ...]:
+        """Admitted requests run from here on. A span that samples a first token also serves the siblings."""
         scheduled = [
             Scheduled(
-                intent.running
-                if isinstance(intent, Continue)
-                else self._requests.begin(intent.waiting, holding),
-                intent.span,
+                entry.running
+                if isinstance(entry, Continue)
+                else self._requests.admit(entry.waiting, holding),
+                entry.span,
             )
-            for intent, holding in placed
+            for entry, holding in allocated
         ]
         if len(self._requests.siblings):
             scheduled = [self._with_siblings(one) for one in scheduled]
@@ -265,62 +279,64 @@ class Scheduler:
             return scheduled
         return scheduled._replace(siblings=self._requests.siblings.of(progress.id))
 
-    def _place(self, plan: Plan, transaction: Transaction) -> list[Placed]:
-        """References first, then pages: no page that an admission counts on is reclaimed for a span.
+    def _allocate(self, plan: Plan, transaction: Transaction) -> list[Allocated]:
+        """The entries of the plan, except those that found no pages.
 
-        Only the copy of a partial page is taken before all references are; should it cost a later admission
-        its hit, that one waits for the next step.
+        First all admissions reference the pages of their hits, then pages are allocated. In the other order,
+        an allocation could evict pages that a later admission counts on. One case remains: an admission may
+        allocate a page to copy a partial page into. If this evicts a later admission's hit, that request
+        waits for the next step.
         """
-        held: list[Placed] = []
-        for intent in plan.spans:
-            if isinstance(intent, Continue):
-                held.append((intent, intent.running.holding))
+        held: list[Allocated] = []
+        for entry in plan.entries:
+            if isinstance(entry, Continue):
+                held.append((entry, entry.running.holding))
                 continue
             savepoint = transaction.savepoint()
             try:
-                held.append((intent, self._hold(intent)))
+                held.append((entry, self._hold(entry)))
             except NoSpace:
                 transaction.rollback(savepoint)
         return [
-            (intent, holding)
-            for intent, holding in held
-            if intent.span.end <= holding.allocated or self._extend(intent, holding, transaction)
+            (entry, holding)
+            for entry, holding in held
+            if entry.span.end <= holding.allocated or self._extend(entry, holding, transaction)
         ]
 
-    def _hold(self, intent: Admit) -> Holding:
-        progress = intent.waiting.progress
+    def _hold(self, entry: Admit) -> Holding:
+        progress = entry.waiting.progress
         return self._cache.admit(
             progress.id,
-            intent.namespace,
+            entry.namespace,
             progress.tokens(),
-            intent.offer,
+            entry.offer,
             priority=progress.request.priority,
         )
 
-    def _extend(self, intent: Continue | Admit, holding: Holding, transaction: Transaction) -> bool:
-        """Whether `holding` has pages for the span; without, it is as it was before the plan.
+    def _extend(self, entry: Continue | Admit, holding: Holding, transaction: Transaction) -> bool:
+        """Allocates the pages for the span. Returns False and undoes all of it if they are not available.
 
-        Whole pages are taken, so that most decodes take none.
+        Whole pages are allocated, so that most decodes need none.
         """
         layout = self._cache.layout
-        pages_end = intent.span.end + -intent.span.end % layout.page_size
+        pages_end = entry.span.end + -entry.span.end % layout.page_size
         savepoint = transaction.savepoint()
         try:
             self._cache.extend(holding, min(pages_end, layout.context))
         except NoSpace:
             transaction.rollback(savepoint)
-            if isinstance(intent, Admit):
+            if isinstance(entry, Admit):
                 self._cache.drop(holding)
             return False
-        if isinstance(intent, Continue):
-            self._requests.running.refresh(intent.running)
+        if isinstance(entry, Continue):
+            self._requests.running.refresh(entry.running)
         return True
 
 
 def _work(running: Running, span: Span, siblings: tuple[Progress, ...]) -> SpanWork:
     progress, holding = running.progress, running.holding
     request = progress.request
-    return SpanWork(  # by place: with names, planning and committing 256 of them takes a twelfth longer
+    return SpanWork(  # positional: keyword arguments make planning and committing 256 spans a twelfth slower
         request.id,
         holding.row,
         span.start,
@@ -329,6 +345,6 @@ def _work(running: Running, span: Span, siblings: tuple[Progress, ...]) -> SpanW
         holding.clip,
         holding.full_until,
         tuple([sibling.request.sampling for sibling in siblings]) if siblings else (),
-        progress.scoring(span),
+        progress.prompt_logprobs(span),
         request.logprobs.top,
     )

@@ -1,7 +1,7 @@
-"""Commands over HTTP: flush, abort, pause, continue, update of the weights. Fields are named as at SGLang."""
+"""Admin endpoints: flush, abort, pause, continue and weight updates. Fields are named as in SGLang."""
 
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from typing import Protocol
 
 from starlette.requests import Request
 from starlette.responses import Response
@@ -10,24 +10,21 @@ from starlette.routing import Route
 from transom.engine.supervisor import Supervisor
 from transom.server import protocol
 from transom.server.errors import bad_request
-from transom.server.generation import Going
+from transom.server.generation import InFlight
 from transom.server.responses import json_response
 from transom.values import UpdateMode
 
-
-class ReadBody(Protocol):
-    async def __call__(self, request: Request) -> bytes:
-        """The whole body. Refused if it is too large."""
-        ...
+ReadBody = Callable[[Request], Awaitable[bytes]]
+"""Reads a whole body; Refused if it is too large."""
 
 
 @dataclass(frozen=True, slots=True)
-class Operations:
-    """The endpoints. Each answers when the engine has done what was asked."""
+class Admin:
+    """The endpoints. Each one responds once the engine has executed the command."""
 
     engine: Supervisor
-    going: Going
-    body: ReadBody
+    in_flight: InFlight
+    read_body: ReadBody
 
     def routes(self) -> list[Route]:
         return [
@@ -39,36 +36,42 @@ class Operations:
         ]
 
     async def flush_cache(self, request: Request) -> Response:
-        """Running requests go on; what they leave behind is filed under the old, forgotten prefixes."""
+        """Forgets all cached prefixes. Running requests continue; no later request finds their prefixes."""
         await self.engine.client.flush()
         return json_response({"status": "ok"})
 
     async def abort_request(self, request: Request) -> Response:
-        """What is aborted ends with what it has, and finish reason `abort`. An id unknown is no error."""
-        asked = protocol.decoded(protocol.decode_abort, await self._json(request))
-        if asked.abort_all:
+        """Ends requests early, with finish reason `abort`.
+
+        An unknown id is not an error: the request may just have ended.
+        """
+        body = protocol.decoded(protocol.decode_abort, await self._json(request))
+        if body.abort_all:
             await self.engine.client.abort_all()
             return json_response({"status": "ok"})
-        if asked.rid is None:
+        if body.rid is None:
             raise bad_request("rid is required, or abort_all", "rid", "missing_required_parameter")
-        return json_response({"status": "ok", "aborted": self.going.abort(asked.rid)})
+        return json_response({"status": "ok", "aborted": self.in_flight.abort(body.rid)})
 
     async def pause_generation(self, request: Request) -> Response:
-        asked = protocol.decoded(protocol.decode_pause, await self._json(request))
-        await self.engine.client.pause(asked.mode)
-        return json_response({"status": "ok", "mode": asked.mode})
+        body = protocol.decoded(protocol.decode_pause, await self._json(request))
+        await self.engine.client.pause(body.mode)
+        return json_response({"status": "ok", "mode": body.mode})
 
     async def continue_generation(self, request: Request) -> Response:
         await self.engine.client.resume()
         return json_response({"status": "ok"})
 
     async def update_weights_from_disk(self, request: Request) -> Response:
-        """Waits, in mode `drain`, for all that runs. Whoever asks may leave, and it is updated still."""
-        asked = protocol.decoded(protocol.decode_update, await self._json(request))
-        mode = UpdateMode.ABORT if asked.abort_all_requests else asked.mode
-        await self.engine.client.update_weights(asked.model_path, mode)
-        return json_response({"success": True, "message": f"the weights are those of {asked.model_path}"})
+        """Loads other weights. In mode `drain` it first waits for all running requests.
+
+        The update takes place even if the client disconnects meanwhile.
+        """
+        body = protocol.decoded(protocol.decode_update, await self._json(request))
+        mode = UpdateMode.ABORT if body.abort_all_requests else body.mode
+        await self.engine.client.update_weights(body.model_path, mode)
+        return json_response({"success": True, "message": f"the weights are now those of {body.model_path}"})
 
     async def _json(self, request: Request) -> bytes:
-        """No body asks for what is usual."""
-        return await self.body(request) or b"{}"
+        """The body; an empty one means the defaults."""
+        return await self.read_body(request) or b"{}"

@@ -1,8 +1,7 @@
-"""The ASGI application: routes, error shapes, request ids."""
+"""The ASGI application: routes and error handlers."""
 
 import hashlib
 import time
-import uuid
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
@@ -13,45 +12,46 @@ from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.routing import Route
-from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from starlette.types import ASGIApp
 
 from transom.config import ServerConfig
 from transom.engine.supervisor import Supervisor
 from transom.errors import BadRequest, EngineDied
 from transom.server import protocol
-from transom.server.admin import Operations
+from transom.server.admin import Admin
 from transom.server.errors import (
     Problem,
     Refused,
     bad_request,
-    not_found,
+    model_not_found,
     problem_of,
     too_large,
     unavailable,
 )
-from transom.server.generation import GenerationResponse, Going, Job
-from transom.server.input_processor import Intake
+from transom.server.generation import GenerationResponse, InFlight
+from transom.server.input_processor import InputProcessor
 from transom.server.metrics import Metrics
-from transom.server.middleware import Keys
-from transom.server.request_log import ARRIVAL, REQUEST_ID, Account, log_refusal
+from transom.server.middleware import ApiKeys, RequestIds
+from transom.server.output_processor import Generation
+from transom.server.protocol import GenerationRequest
+from transom.server.request_log import RequestLog, log_refusal
 from transom.server.responses import json_response
 
-REQUEST_ID_BYTES_MAX = 128
 TIMEOUT_HEADER = "x-request-timeout"
-"""Seconds after which a request ends with what it has; the field `timeout` in the body goes before it."""
+"""Seconds after which a request ends with the output so far. The body's field `timeout` takes precedence."""
 
-Asked = TypeVar("Asked", bound=protocol.Generation)
+AnyRequest = TypeVar("AnyRequest", bound=GenerationRequest)
 
 
 @dataclass(frozen=True, slots=True)
 class Service:
-    """The endpoints, and what they need."""
+    """The endpoints, and the objects that they share."""
 
     engine: Supervisor
-    intake: Intake
+    processor: InputProcessor
     metrics: Metrics
     config: ServerConfig
-    going: Going = field(default_factory=Going)
+    in_flight: InFlight = field(default_factory=InFlight)
     created: int = field(default_factory=lambda: int(time.time()))
 
     def routes(self) -> list[Route]:
@@ -62,30 +62,26 @@ class Service:
             Route("/v1/models/{model:path}", self.model),
             Route("/health", self.health),
             Route("/metrics", self.metrics_text),
-            *Operations(self.engine, self.going, self._body).routes(),
+            *Admin(self.engine, self.in_flight, self._read_body).routes(),
         ]
 
     async def completions(self, request: Request) -> GenerationResponse:
-        return await self._generation(request, protocol.decode_completion, self.intake.completion)
+        return await self._generate(request, protocol.decode_completion, self.processor.completion)
 
     async def chat_completions(self, request: Request) -> GenerationResponse:
-        return await self._generation(request, protocol.decode_chat, self.intake.chat)
+        return await self._generate(request, protocol.decode_chat, self.processor.chat)
 
     async def models(self, request: Request) -> Response:
         return json_response({"object": "list", "data": [self._model_card()]})
 
     async def model(self, request: Request) -> Response:
         name = request.path_params["model"]
-        if name != self.intake.served_name:
-            raise not_found(
-                f"the model {name[:200]!r} is not served here; {self.intake.served_name!r} is",
-                "model",
-                "model_not_found",
-            )
+        if name != self.processor.served_name:
+            raise model_not_found(name, self.processor.served_name)
         return json_response(self._model_card())
 
     async def health(self, request: Request) -> Response:
-        """Whether the engine lives and moves. Never waits for it."""
+        """200 if the engine is up and makes progress. Responds at once: it never waits for the engine."""
         if self.engine.trouble is not None:
             return unavailable(self.engine.trouble).response()
         stalled = self.engine.client.stalled_seconds()
@@ -96,30 +92,35 @@ class Service:
     async def metrics_text(self, request: Request) -> Response:
         return Response(self.metrics.text(), headers={"content-type": CONTENT_TYPE_LATEST})
 
-    async def _generation(
-        self, request: Request, decode: Callable[[bytes], Asked], take: Callable[[Asked], Awaitable[Job]]
+    async def _generate(
+        self,
+        request: Request,
+        decode: Callable[[bytes], AnyRequest],
+        process: Callable[[AnyRequest], Awaitable[Generation]],
     ) -> GenerationResponse:
-        """What a request's body, decoded and taken in, is answered with. Refused or BadRequest."""
+        """The response to a completion or chat request. Refused or BadRequest if it cannot be served."""
         try:
-            asked = protocol.decoded(decode, await self._body(request))
-            job = await take(_named(_timed(asked, request), request))
+            body = protocol.decoded(decode, await self._read_body(request))
+            _set_default_tenant(body, request)
+            _set_default_timeout(body, request)
+            generation = await process(body)
         except (Refused, BadRequest) as error:
             log_refusal(request.scope, problem_of(error))
             raise
-        account = Account(job.answers, job.prompt_tokens, request.scope, self.metrics)
-        return GenerationResponse(job, self.engine, account, self.going)
+        request_log = RequestLog(generation.outputs, generation.prompt_tokens, request.scope, self.metrics)
+        return GenerationResponse(generation, self.engine, request_log, self.in_flight)
 
     def _model_card(self) -> dict[str, object]:
         return {
-            "id": self.intake.served_name,
+            "id": self.processor.served_name,
             "object": "model",
             "created": self.created,
             "owned_by": "transom",
-            "max_model_len": self.intake.context,
+            "max_model_len": self.processor.context,
         }
 
-    async def _body(self, request: Request) -> bytes:
-        """The whole body, or 413 as soon as it is known to be too large."""
+    async def _read_body(self, request: Request) -> bytes:
+        """The whole body. Refused with 413 as soon as it exceeds the limit, without reading the rest."""
         limit = self.config.body_bytes_max
         declared = request.headers.get("content-length", "")
         if declared.isdigit() and int(declared) > limit:
@@ -128,16 +129,34 @@ class Service:
         async for piece in request.stream():
             size += len(piece)
             if size > limit:
-                raise too_large(f"the body has more than {limit} bytes, the most that is accepted")
+                raise too_large(f"the body has more than {limit} bytes, the maximum")
             pieces.append(piece)
         return b"".join(pieces)
+
+
+def _set_default_tenant(body: GenerationRequest, request: Request) -> None:
+    """Requests without `user` are accounted to their API key: to a digest of it, so that no key is stored."""
+    key = request.headers.get("authorization")
+    if key is not None and not body.user:
+        body.user = f"key {hashlib.sha256(key.encode()).hexdigest()[:16]}"
+
+
+def _set_default_timeout(body: GenerationRequest, request: Request) -> None:
+    header = request.headers.get(TIMEOUT_HEADER)
+    if header is None or body.timeout is not None:
+        return
+    try:
+        body.timeout = float(header)
+    except ValueError:
+        reason = f"the header {TIMEOUT_HEADER} is {header[:30]!r}; it must be a number of seconds"
+        raise bad_request(reason, "timeout") from None
 
 
 def build_app(service: Service) -> ASGIApp:
     """The application for one running engine."""
     handlers: dict[Any, Any] = {
-        HTTPException: _http_problem,
-        ClientDisconnect: _nobody,
+        HTTPException: _http_exception,
+        ClientDisconnect: _client_disconnect,
         Exception: _problem,
         Refused: _problem,
         EngineDied: _problem,
@@ -145,76 +164,25 @@ def build_app(service: Service) -> ASGIApp:
     }
     app: ASGIApp = Starlette(routes=service.routes(), exception_handlers=handlers)
     keys = service.config.api_keys
-    return RequestIds(Keys(app, keys) if keys else app)
+    # Request ids come first, so that refusals of unauthenticated requests have an id in the log, too.
+    return RequestIds(ApiKeys(app, keys) if keys else app)
 
 
 async def _problem(request: Request, error: Exception) -> Response:
     return problem_of(error).response()
 
 
-async def _nobody(request: Request, error: Exception) -> Response:
-    """The client left while sending its body; nobody reads this."""
+async def _client_disconnect(request: Request, error: Exception) -> Response:
+    """The client disconnected while it sent its body: no response can reach it, but starlette needs one."""
     return Response(status_code=400)
 
 
-async def _http_problem(request: Request, error: HTTPException) -> Response:
-    """Starlette's own: no such route, or not with this method."""
-    words = {
-        404: f"there is no {request.url.path}",
-        405: f"{request.url.path} does not take {request.method}",
+async def _http_exception(request: Request, error: HTTPException) -> Response:
+    """Starlette's own errors: unknown route, or method not allowed."""
+    messages = {
+        404: f"there is no endpoint {request.url.path}",
+        405: f"{request.url.path} does not accept {request.method}",
     }
-    message = words.get(error.status_code, error.detail)
+    message = messages.get(error.status_code, error.detail)
     headers = dict(error.headers or {})
     return Problem(error.status_code, message, "invalid_request_error", None, None, headers).response()
-
-
-def _named(decoded: Asked, request: Request) -> Asked:
-    """With a digest of the key that was sent for `user`, where the body has none: no key is kept."""
-    key = request.headers.get("authorization")
-    if key is not None and not decoded.user:
-        decoded.user = f"key {hashlib.sha256(key.encode()).hexdigest()[:16]}"
-    return decoded
-
-
-def _timed(decoded: Asked, request: Request) -> Asked:
-    """With the header's timeout, where the body has none."""
-    header = request.headers.get(TIMEOUT_HEADER)
-    if header is None or decoded.timeout is not None:
-        return decoded
-    try:
-        decoded.timeout = float(header)
-    except ValueError:
-        reason = f"the header {TIMEOUT_HEADER} is {header[:30]!r}; it must be a number of seconds"
-        raise bad_request(reason, "timeout") from None
-    return decoded
-
-
-class RequestIds:
-    """Gives every response an x-request-id: the client's own if it sent a sane one. The scope has it, too."""
-
-    def __init__(self, app: ASGIApp) -> None:
-        self._app = app
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http":
-            await self._app(scope, receive, send)
-            return
-        header = (b"x-request-id", _request_id(scope))
-        scope[REQUEST_ID] = header[1].decode("ascii")
-        scope[ARRIVAL] = time.perf_counter()
-
-        async def send_with_id(message: Message) -> None:
-            if message["type"] == "http.response.start":
-                message["headers"] = [*message["headers"], header]
-            await send(message)
-
-        await self._app(scope, receive, send_with_id)
-
-
-def _request_id(scope: Scope) -> bytes:
-    for name, value in scope["headers"]:
-        if name == b"x-request-id" and len(value) <= REQUEST_ID_BYTES_MAX and value.isascii():
-            text = value.decode("ascii")
-            if text.isprintable() and text:
-                return bytes(value)
-    return uuid.uuid4().hex.encode()

@@ -1,4 +1,4 @@
-"""What a person sees when the server is up: one screen, every number that was chosen for them."""
+"""The start screen of `transom serve`: the model, the memory and every default that was chosen."""
 
 import sys
 from collections.abc import Iterable, Sequence
@@ -31,20 +31,22 @@ def banner_lines(ready: wire.Ready, served_name: str, url: str) -> list[Line]:
 
 
 def curl_line(served_name: str, url: str, keys: int = 0) -> str:
-    """To paste into another terminal. Where a key is asked for, it is to be filled in: none is printed."""
+    """A request to paste into another terminal. `keys`: the number of API keys; a placeholder is printed."""
     body = f'{{"model": "{served_name}", "prompt": "The capital of France is", "max_tokens": 16}}'
     key = "-H 'Authorization: Bearer KEY' " if keys else ""
     return f"curl {url}/v1/completions {key}-H 'Content-Type: application/json' -d '{body}'"
 
 
 def show(ready: wire.Ready, served_name: str, url: str, keys: int = 0) -> None:
-    """Print the screen; in colour on a terminal only. `keys`: how many there are.
+    """Prints the screen, in colour on a terminal only. `keys` is the number of API keys.
 
-    A screen that nobody reads is no reason to end.
+    A standard output that cannot be written does not stop the server.
     """
     lines, curl = banner_lines(ready, served_name, url), curl_line(served_name, url, keys)
     if not sys.stdout.isatty():
-        streams.say(sys.stdout, "\n".join([f"{line.label:<12}{line.text}" for line in lines] + ["", curl]))
+        streams.print_line(
+            sys.stdout, "\n".join([f"{line.label:<12}{line.text}" for line in lines] + ["", curl])
+        )
         return
     try:
         _show_coloured(lines, curl)
@@ -62,7 +64,7 @@ def _show_coloured(lines: list[Line], curl: str) -> None:
         console.print(Text(f"  {line.label:<12}", style="dim"), Text(line.text), sep="")
     console.print()
     console.print(Text(curl, style="green"))
-    console.print(Text("Ctrl-C stops, twice at once.", style="dim"))
+    console.print(Text("Ctrl-C stops; a second Ctrl-C stops at once.", style="dim"))
 
 
 def _layers(components: Iterable[wire.ComponentInfo]) -> str:
@@ -81,10 +83,10 @@ def _pool(part: wire.ComponentInfo) -> str:
 
 
 def _memory(parts: Sequence[wire.ComponentInfo]) -> str:
-    """Of a shared budget every component could have all."""
+    """The total size. Components that share one budget each report all of it as their maximum."""
     sizes = [part.bytes for part in parts]
     if all(part.shared for part in parts):
-        return f"{_bytes(max(sizes))}, shared by what follows"
+        return f"{_bytes(max(sizes))}, shared by all layers"
     return _bytes(sum(sizes))
 
 

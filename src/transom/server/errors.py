@@ -1,4 +1,4 @@
-"""Errors over HTTP, in OpenAI's shape: `{"error": {"message", "type", "param", "code"}}`."""
+"""HTTP errors in OpenAI's shape: `{"error": {"message", "type", "param", "code"}}`."""
 
 from dataclasses import dataclass, field
 
@@ -8,12 +8,12 @@ from starlette.responses import Response
 from transom.errors import BadRequest, EngineDied, TransomError
 
 RETRY_AFTER_SECONDS = 5
-"""By then a new engine serves, most often."""
+"""A restarted engine usually serves again within this time."""
 
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """What the client is told, and with which status."""
+    """One error response: HTTP status, and the fields of OpenAI's error object."""
 
     status: int
     message: str
@@ -32,7 +32,7 @@ class Problem:
 
 
 class Refused(TransomError):
-    """Ends the handling of a request with a `Problem`."""
+    """Ends the handling of a request; the client receives `problem`."""
 
     def __init__(self, problem: Problem) -> None:
         super().__init__(problem.message)
@@ -45,6 +45,12 @@ def bad_request(message: str, param: str | None = None, code: str | None = "inva
 
 def not_found(message: str, param: str | None = None, code: str | None = None) -> Refused:
     return Refused(Problem(404, message, "invalid_request_error", param, code))
+
+
+def model_not_found(name: str, served_name: str) -> Refused:
+    # A client chooses the name: it is cut so that the message stays short.
+    message = f"the model {name[:200]!r} is not served here; {served_name!r} is"
+    return not_found(message, "model", "model_not_found")
 
 
 def too_large(message: str) -> Refused:
@@ -61,7 +67,7 @@ def internal(message: str) -> Problem:
 
 
 def problem_of(error: Exception) -> Problem:
-    """How an exception is told to the client. Only what was raised on purpose is quoted."""
+    """The response for an exception. Messages of unexpected ones stay in the log: they may name internals."""
     match error:
         case Refused():
             return error.problem
@@ -72,4 +78,4 @@ def problem_of(error: Exception) -> Problem:
         case EngineDied():
             return unavailable(str(error))
         case _:
-            return internal("an error of the server's own; its log has the details")
+            return internal("internal server error; the server's log has the details")

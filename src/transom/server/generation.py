@@ -1,23 +1,20 @@
-"""Runs one HTTP request's generation: prompts to the engine, answers to the client, until either is gone."""
+"""Sends the response of one generation, whole or as a stream, and aborts it if the client disconnects."""
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Coroutine, Iterator, Sequence
+from collections.abc import AsyncIterator, Coroutine, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from starlette.types import Receive, Scope, Send
 
-from transom import wire
 from transom.engine.client import Replies
 from transom.engine.supervisor import Supervisor
 from transom.server.errors import Refused, problem_of
-from transom.server.output_processor import Answer
-from transom.server.request_log import REQUEST_ID, Account
-from transom.server.responses import DONE, Choice, PromptDetails, Shape, UsageBody, error_event
+from transom.server.output_processor import Generation, OutputProcessor
+from transom.server.request_log import REQUEST_ID, RequestLog
+from transom.server.responses import DONE, Choice, UsageBody, error_event
 from transom.server.sampling_params import Streaming
-from transom.values import Request, RequestId
 
 log = logging.getLogger("transom.server")
 
@@ -27,186 +24,128 @@ _PLAIN_HEADERS = [(b"content-type", b"application/json")]
 _STREAM_HEADERS = [
     (b"content-type", b"text/event-stream; charset=utf-8"),
     (b"cache-control", b"no-cache"),
-    # Proxies of nginx's kind hold a stream back unless told not to.
+    # nginx, for one, buffers a response unless this header tells it not to.
     (b"x-accel-buffering", b"no"),
 ]
 
 
-@dataclass(frozen=True, slots=True)
-class Job:
-    """What is to be generated for one HTTP request: as many answers to each prompt, in the prompts' order."""
+class InFlight:
+    """Generations in flight, by HTTP request id, for `/abort_request`. Mutable.
 
-    prompts: tuple[Request, ...]
-    answers: tuple[Answer, ...]
-    shape: Shape
-    streaming: Streaming | None
-
-    @property
-    def families(self) -> Iterator[tuple[Request, tuple[Answer, ...]]]:
-        each = len(self.answers) // len(self.prompts)
-        for number, prompt in enumerate(self.prompts):
-            yield prompt, self.answers[number * each : (number + 1) * each]
-
-    @property
-    def prompt_tokens(self) -> int:
-        return sum(len(prompt.prompt) for prompt in self.prompts)
-
-
-class Exchange:
-    """A job in the hands of the engine. Mutable."""
-
-    def __init__(self, job: Job, replies: Replies, account: Account) -> None:
-        self.answers = job.answers
-        self._prompt_tokens = job.prompt_tokens
-        self._replies = replies
-        self._account = account
-        self._by_number: dict[RequestId, Answer] = {}
-        self._families: dict[RequestId, tuple[Answer, ...]] = {}
-        for prompt, family in job.families:
-            replies.submit(prompt)
-            self._families[prompt.id] = family
-            self._by_number.update(zip(prompt.ids, family, strict=True))
-
-    @property
-    def done(self) -> bool:
-        return all(answer.usage is not None for answer in self.answers)
-
-    async def advance(self) -> None:
-        """Wait for the engine's next words and work them in. Refused, EngineDied."""
-        for reply in await self._replies.take():
-            match reply:
-                case wire.TokenOut():
-                    self._token(self._by_number[reply.id], reply)
-                case wire.PromptLogprobOut():
-                    for answer in self._families[reply.id]:
-                        answer.score(reply)
-                case wire.EndOut():
-                    self._end(self._by_number[reply.id], reply)
-
-    def _token(self, answer: Answer, reply: wire.TokenOut) -> None:
-        if answer.tokens == 0:
-            self._account.first_token()
-        finished_before = answer.finish is not None
-        answer.token(reply)
-        if answer.finish is not None and not finished_before:
-            self._replies.abort(reply.id)
-
-    def _end(self, answer: Answer, reply: wire.EndOut) -> None:
-        answer.end(reply)
-        self._account.answered(answer, reply.queue_seconds)
-
-    def usage(self) -> UsageBody:
-        """So far; with the cached tokens once all has ended."""
-        made = sum(answer.tokens for answer in self.answers)
-        firsts = [family[0].usage for family in self._families.values()]
-        cached = [usage.cached_tokens for usage in firsts if usage is not None]
-        details = PromptDetails(sum(cached)) if self.done else None
-        return UsageBody(self._prompt_tokens, made, self._prompt_tokens + made, details)
-
-
-class Going:
-    """Owns what is being answered, by the id of the HTTP request: several may have the same. Mutable."""
+    Clients choose the ids, so several generations may have the same one.
+    """
 
     def __init__(self) -> None:
         self._replies: dict[str, list[Replies]] = {}
 
     @contextmanager
-    def on(self, name: str, replies: Replies) -> Iterator[None]:
-        """`replies` go on while it lasts."""
-        self._replies.setdefault(name, []).append(replies)
+    def register(self, request_id: str, replies: Replies) -> Iterator[None]:
+        """`replies` can be aborted by `request_id` inside the block."""
+        self._replies.setdefault(request_id, []).append(replies)
         try:
             yield
         finally:
-            self._replies[name].remove(replies)
-            if not self._replies[name]:
-                del self._replies[name]
+            self._replies[request_id].remove(replies)
+            if not self._replies[request_id]:
+                del self._replies[request_id]
 
-    def abort(self, name: str) -> int:
-        """Ask for an early end of all outputs of a request. How many that are."""
-        return sum(replies.abort_all() for replies in self._replies.get(name, ()))
+    def abort(self, request_id: str) -> int:
+        """Ends all outputs of a request early. Returns their number."""
+        return sum(replies.abort_all() for replies in self._replies.get(request_id, ()))
 
 
 class GenerationResponse:
-    """An ASGI response that makes its answer while it is sent, and stops making it when nobody listens."""
+    """An ASGI response that runs a generation while it is sent, and aborts it if the client disconnects."""
 
-    def __init__(self, job: Job, engine: Supervisor, account: Account, going: "Going") -> None:
-        self._job = job
+    def __init__(
+        self, generation: Generation, engine: Supervisor, request_log: RequestLog, in_flight: InFlight
+    ) -> None:
+        self._generation = generation
         self._engine = engine
-        self._account = account
-        self._going = going
+        self._log = request_log
+        self._in_flight = in_flight
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         try:
-            await unless_disconnected(receive, self._answer(scope, send))
+            await unless_disconnected(receive, self._respond(scope, send))
         except Disconnected:
-            self._account.disconnected()
+            self._log.disconnected()
         except Exception as error:
-            self._account.failed(error, len(self._job.answers))
+            self._log.failed(error, len(self._generation.outputs))
             raise
         finally:
-            self._account.close()
+            self._log.close()
 
-    async def _answer(self, scope: Scope, send: Send) -> None:
-        with self._engine.client.replies() as replies, self._going.on(scope[REQUEST_ID], replies):
-            exchange = Exchange(self._job, replies, self._account)
-            # The first words come before the status: a refusal by the engine is still a 400.
-            await exchange.advance()
-            if self._job.streaming is None:
-                await self._whole(exchange, send)
+    async def _respond(self, scope: Scope, send: Send) -> None:
+        # Leaving the block of `replies` aborts all outputs that the engine has not finished.
+        with (
+            self._engine.client.replies() as replies,
+            self._in_flight.register(scope[REQUEST_ID], replies),
+        ):
+            processor = OutputProcessor(self._generation, replies, self._log)
+            # The status line waits for the first replies, so that a refusal by the engine is still a 400.
+            await processor.advance()
+            if self._generation.streaming is None:
+                await self._send_whole(processor, send)
             else:
-                await self._stream(exchange, self._job.streaming, send)
+                await self._send_stream(processor, self._generation.streaming, send)
 
-    async def _whole(self, exchange: Exchange, send: Send) -> None:
-        while not exchange.done:
-            await exchange.advance()
-        choices = [Choice(a.index, a.take(), a.finish or "") for a in exchange.answers]
-        body = self._job.shape.whole(choices, exchange.usage())
+    async def _send_whole(self, processor: OutputProcessor, send: Send) -> None:
+        while not processor.done:
+            await processor.advance()
+        choices = [
+            Choice(index, output.take(), output.finish)
+            for index, output in enumerate(self._generation.outputs)
+        ]
+        body = self._generation.format.whole(choices, processor.usage())
         length = (b"content-length", str(len(body)).encode())
         await send({"type": "http.response.start", "status": 200, "headers": [*_PLAIN_HEADERS, length]})
         await send({"type": "http.response.body", "body": body})
 
-    async def _stream(self, exchange: Exchange, streaming: Streaming, send: Send) -> None:
+    async def _send_stream(self, processor: OutputProcessor, streaming: Streaming, send: Send) -> None:
         await send({"type": "http.response.start", "status": 200, "headers": _STREAM_HEADERS})
         try:
-            async for events in self._events(exchange, streaming):
+            async for events in self._events(processor, streaming):
                 await send({"type": "http.response.body", "body": events, "more_body": True})
             last = DONE
-        except Exception as error:  # the edge of one request: the status is out, the stream tells the rest
-            self._account.failed(error, sum(answer.finish is None for answer in exchange.answers))
-            last = _told(error) + DONE
+        except Exception as error:  # the edge of one request
+            # Status 200 is already sent: the error becomes an event of the stream.
+            unfinished = sum(output.finish is None for output in self._generation.outputs)
+            self._log.failed(error, unfinished)
+            last = _error_event(error) + DONE
         await send({"type": "http.response.body", "body": last})
 
-    async def _events(self, exchange: Exchange, streaming: Streaming) -> AsyncIterator[bytes]:
-        """What each word of the engine gives to send; several tokens of an answer come as one event."""
-        shape = self._job.shape
-        events = [shape.opening(answer.index) for answer in exchange.answers]
-        going = list(exchange.answers)
+    async def _events(self, processor: OutputProcessor, streaming: Streaming) -> AsyncIterator[bytes]:
+        """Events to send, once per batch of replies. Tokens of an output in one batch share an event."""
+        outputs = self._generation.outputs
+        events = [self._generation.format.opening(index) for index in range(len(outputs))]
+        unfinished = list(range(len(outputs)))
         while True:
-            usage = exchange.usage() if streaming.usage_always else None
-            for answer in going:
-                events += answer_events(answer, shape, usage)
-            going = [answer for answer in going if answer.finish is None]
-            if exchange.done:
+            usage = processor.usage() if streaming.usage_always else None
+            for index in unfinished:
+                events += self._events_of(index, usage)
+            unfinished = [index for index in unfinished if outputs[index].finish is None]
+            if processor.done:
                 break
             if body := b"".join(events):
                 yield body
             events.clear()
-            await exchange.advance()
+            await processor.advance()
         if streaming.usage_at_end:
-            events.append(shape.usage(exchange.usage()))
+            events.append(self._generation.format.usage(processor.usage()))
         yield b"".join(events)
 
+    def _events_of(self, index: int, usage: UsageBody | None) -> list[bytes]:
+        """New events of one output: its new text, then its end."""
+        output, format = self._generation.outputs[index], self._generation.format
+        delta = output.take()
+        events = [format.chunk(index, delta, usage)] if delta.text or delta.tokens else []
+        if output.finish is not None:
+            events.append(format.ending(index, output.finish, usage))
+        return events
 
-def answer_events(answer: Answer, shape: Shape, usage: UsageBody | None) -> Sequence[bytes]:
-    """The events an answer has for its client now: text if there is any, then its end."""
-    delta = answer.take()
-    events = [shape.chunk(answer.index, delta, usage)] if delta.text or delta.logprobs else []
-    if answer.finish is not None:
-        events.append(shape.ending(answer.index, answer.finish, usage))
-    return events
 
-
-def _told(error: Exception) -> bytes:
+def _error_event(error: Exception) -> bytes:
     problem = problem_of(error)
     if problem.status == 500 and not isinstance(error, Refused):
         log.error("a stream failed", exc_info=error)
@@ -217,11 +156,11 @@ def _told(error: Exception) -> bytes:
 
 
 class Disconnected(Exception):
-    """The client left before its answer was complete."""
+    """The client disconnected before its response was complete."""
 
 
 async def unless_disconnected(receive: Receive, work: Coroutine[Any, Any, T]) -> T:
-    """The result of `work`, which is cancelled, and Disconnected raised, as soon as the client is gone."""
+    """The result of `work`. If the client disconnects first, cancels `work` and raises Disconnected."""
     working = asyncio.ensure_future(work)
     watching = asyncio.ensure_future(_disconnect(receive))
     try:

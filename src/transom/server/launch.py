@@ -1,4 +1,4 @@
-"""Serves until told to stop: listen, start the engine, answer, and end both in order."""
+"""Starts the server, serves until a signal arrives, and shuts down within a bounded time."""
 
 import asyncio
 import contextlib
@@ -9,102 +9,181 @@ import socket
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from enum import Enum
+from pathlib import Path
 
 import uvicorn
 import uvloop
 
 from transom import wire
-from transom.config import ServerConfig
+from transom.config import EngineConfig, LogConfig, ServerConfig
 from transom.engine.client import STOP_SECONDS
-from transom.engine.supervisor import Recipe, Supervisor
-from transom.errors import EngineDied, TransomError
+from transom.engine.supervisor import EngineLaunch, Supervisor
+from transom.errors import ConfigError, EngineDied, TransomError
+from transom.server import banner
 from transom.server.app import Service, build_app
-from transom.server.input_processor import Intake
-from transom.server.listen import url_of
+from transom.server.input_processor import InputProcessor
 from transom.server.metrics import Metrics
 from transom.text.model_text import ModelText
+from transom.weights.builtin import builtin_model
+from transom.weights.tokenizer import load_text
 
 log = logging.getLogger("transom.server")
 
 CLOSE_SECONDS = 1
-"""How long a client may take to read its last words, once no answer can go on."""
+"""Time for clients to read the end of their responses after generation has stopped."""
 KEEP_ALIVE_SECONDS = 60
-"""Idle connections stay for longer than a client is told to wait for a new engine."""
+"""Idle connections must outlive the Retry-After of a restarting engine, so that clients can reuse them."""
+BACKLOG = 2048
 STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 Announce = Callable[[wire.Ready, str], None]
-"""Told, once requests are answered, what the engine is and at which URL."""
+"""Called once the server accepts requests, with the engine's facts and the server's URL."""
 
 
 @dataclass(frozen=True, slots=True)
-class Site:
-    """What is served, and how. `load_text` is called in a thread while the engine loads."""
+class ServerLaunch:
+    """Everything that a server is started from. `load_text` runs in a thread while the engine loads."""
 
     server: ServerConfig
-    recipe: Recipe
+    engine: EngineLaunch
     served_name: str
     load_text: Callable[[], ModelText]
 
 
-def serve(site: Site, sock: socket.socket, announce: Announce) -> None:
-    """Blocks until SIGINT or SIGTERM; a second one raises KeyboardInterrupt, and cuts answers off.
+def serve_model(
+    server: ServerConfig, engine: EngineConfig, log_config: LogConfig, sock: socket.socket
+) -> None:
+    """`transom serve`: blocks until stopped. TransomError, of one line, if it cannot start."""
+    name = server.served_model_name or default_name(engine.model)
 
-    TransomError if the engine cannot start, or ended too often.
+    def announce(ready: wire.Ready, url: str) -> None:
+        log.info("serving %s at %s", name, url)
+        banner.show(ready, name, url, len(server.api_keys))
+
+    launch = ServerLaunch(server, EngineLaunch(engine, log_config), name, lambda: load_text(engine.model))
+    serve(launch, sock, announce)
+
+
+def default_name(model: str | None) -> str:
+    """The served name by default: that of a built-in model, or the file name without `.gguf`."""
+    builtin = builtin_model(model)
+    return builtin.name if builtin is not None else Path(str(model)).stem
+
+
+# ---------------------------------------------------------------- the listening socket
+
+
+def listen(host: str, port: int) -> socket.socket:
+    """A listening socket; ConfigError if the address cannot be used.
+
+    The command calls it before the model is loaded, so that a taken port is reported at once.
     """
-    if uvloop.run(serve_async(site, sock, announce)) is Stopped.AT_ONCE:
+    try:
+        family, kind, protocol, _, address = socket.getaddrinfo(
+            host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        )[0]
+        sock = socket.socket(family, kind, protocol)
+    except OSError as error:
+        raise ConfigError(f"cannot listen on {host}: {error.strerror or error}") from None
+    try:
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        sock.bind(address)
+        sock.listen(BACKLOG)
+    except OSError as error:
+        sock.close()
+        advice = "; choose another with --port" if port else ""
+        reason = (error.strerror or str(error)).lower()
+        raise ConfigError(f"cannot listen on {host}:{port}: {reason}{advice}") from None
+    sock.setblocking(False)
+    return sock
+
+
+def url_of(sock: socket.socket) -> str:
+    host, port = sock.getsockname()[:2]
+    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+
+
+# ---------------------------------------------------------------- signals
+
+
+class Shutdown(Enum):
+    """How signals ended the server."""
+
+    GRACEFUL = "graceful"
+    IMMEDIATE = "immediate"
+
+
+class StopSignals:
+    """Records SIGINT and SIGTERM. The first means a graceful stop, the second an immediate one. Mutable."""
+
+    def __init__(self) -> None:
+        self.graceful = asyncio.Event()
+        self.immediate = asyncio.Event()
+
+    def receive(self, number: signal.Signals) -> None:
+        (self.immediate if self.graceful.is_set() else self.graceful).set()
+        log.warning("%s: stopping%s", number.name, " at once" if self.immediate.is_set() else "")
+
+    def shutdown(self) -> Shutdown:
+        return Shutdown.IMMEDIATE if self.immediate.is_set() else Shutdown.GRACEFUL
+
+
+@contextlib.contextmanager
+def stop_signals() -> Iterator[StopSignals]:
+    """Handles SIGINT and SIGTERM inside the block."""
+    signals = StopSignals()
+    loop = asyncio.get_running_loop()
+    for number in STOP_SIGNALS:
+        loop.add_signal_handler(number, signals.receive, number)
+    try:
+        yield signals
+    finally:
+        for number in STOP_SIGNALS:
+            loop.remove_signal_handler(number)
+
+
+# ---------------------------------------------------------------- serving
+
+
+def serve(launch: ServerLaunch, sock: socket.socket, announce: Announce) -> None:
+    """Blocks until SIGINT or SIGTERM. A second signal cuts answers off and raises KeyboardInterrupt.
+
+    TransomError if the engine cannot start, or crashes too often.
+    """
+    if uvloop.run(serve_async(launch, sock, announce)) is Shutdown.IMMEDIATE:
         raise KeyboardInterrupt
 
 
-class Stopped(Enum):
-    """How a server came to its end, by signals."""
-
-    IN_ORDER = "in order"
-    AT_ONCE = "at once"
-
-
-class Signals:
-    """What SIGINT and SIGTERM ask for: the first to stop, the next to do it at once. Mutable."""
-
-    def __init__(self) -> None:
-        self.stop = asyncio.Event()
-        self.stop_at_once = asyncio.Event()
-
-    def hear(self, number: signal.Signals) -> None:
-        (self.stop_at_once if self.stop.is_set() else self.stop).set()
-        log.warning("%s: stopping%s", number.name, " at once" if self.stop_at_once.is_set() else "")
-
-    def stopped(self) -> Stopped:
-        return Stopped.AT_ONCE if self.stop_at_once.is_set() else Stopped.IN_ORDER
-
-
-async def serve_async(site: Site, sock: socket.socket, announce: Announce) -> Stopped:
-    with heard_signals() as signals, sock:
-        loading = asyncio.ensure_future(asyncio.to_thread(site.load_text))
+async def serve_async(launch: ServerLaunch, sock: socket.socket, announce: Announce) -> Shutdown:
+    with stop_signals() as signals, sock:
+        loading = asyncio.ensure_future(asyncio.to_thread(launch.load_text))
         try:
-            engine = await _start(site.recipe, signals)
+            engine = await _start_engine(launch.engine, signals)
         finally:
-            # A thread cannot be cancelled; if the engine has failed, it has most often failed alike.
+            # A thread cannot be cancelled, so wait for it. If the engine failed, the text side usually failed
+            # for the same reason: only the engine's error is reported.
             await asyncio.gather(loading, return_exceptions=True)
         if engine is None:
-            return signals.stopped()
+            return signals.shutdown()
         try:
-            app = build_app(_service(site, engine, await loading))
-            http = HttpServer(uvicorn_config(app, site.server), engine, signals, site.server.finish_seconds)
-            await _answer(http, sock, announce)
+            app = build_app(_service(launch, engine, await loading))
+            config = uvicorn_config(app, launch.server)
+            http = HttpServer(config, engine, signals, launch.server.finish_seconds)
+            await _serve_http(http, sock, announce)
         finally:
-            await engine.stop(0.0 if signals.stop_at_once.is_set() else STOP_SECONDS)
-        return signals.stopped()
+            await engine.stop(0.0 if signals.immediate.is_set() else STOP_SECONDS)
+        return signals.shutdown()
 
 
-def _service(site: Site, engine: Supervisor, text: ModelText) -> Service:
-    intake = Intake(text, site.served_name, engine.ready.context)
-    return Service(engine, intake, Metrics(site.served_name, engine), site.server)
+def _service(launch: ServerLaunch, engine: Supervisor, text: ModelText) -> Service:
+    processor = InputProcessor(text, launch.served_name, engine.ready.context)
+    return Service(engine, processor, Metrics(launch.served_name, engine), launch.server)
 
 
-async def _start(recipe: Recipe, signals: Signals) -> Supervisor | None:
-    """The engine, ready; None if told to stop before it was."""
-    starting = asyncio.ensure_future(Supervisor.start(recipe))
-    stopping = asyncio.ensure_future(signals.stop.wait())
+async def _start_engine(launch: EngineLaunch, signals: StopSignals) -> Supervisor | None:
+    """The engine, once it is ready. None if a signal arrives first."""
+    starting = asyncio.ensure_future(Supervisor.start(launch))
+    stopping = asyncio.ensure_future(signals.graceful.wait())
     await asyncio.wait((starting, stopping), return_when=asyncio.FIRST_COMPLETED)
     stopping.cancel()
     if starting.done():
@@ -115,10 +194,10 @@ async def _start(recipe: Recipe, signals: Signals) -> Supervisor | None:
     return None
 
 
-async def _answer(http: "HttpServer", sock: socket.socket, announce: Announce) -> None:
-    """Until told to stop. TransomError if there is no engine any more."""
+async def _serve_http(http: "HttpServer", sock: socket.socket, announce: Announce) -> None:
+    """Answers requests until a signal arrives. TransomError once the engine is not restarted any more."""
     serving = asyncio.ensure_future(http.serve(sockets=[sock]))
-    stopping = asyncio.ensure_future(http.signals.stop.wait())
+    stopping = asyncio.ensure_future(http.signals.graceful.wait())
     failing = asyncio.ensure_future(http.engine.gave_up())
     announce(http.engine.ready, url_of(sock))
     done, _ = await asyncio.wait((serving, stopping, failing), return_when=asyncio.FIRST_COMPLETED)
@@ -131,10 +210,10 @@ async def _answer(http: "HttpServer", sock: socket.socket, announce: Announce) -
 
 
 class HttpServer(uvicorn.Server):
-    """uvicorn, with an end that is bounded in time and leaves no client without an answer."""
+    """uvicorn with a shutdown that is bounded in time and sends every client the end of its response."""
 
     def __init__(
-        self, config: uvicorn.Config, engine: Supervisor, signals: Signals, finish_seconds: float
+        self, config: uvicorn.Config, engine: Supervisor, signals: StopSignals, finish_seconds: float
     ) -> None:
         super().__init__(config)
         self.engine = engine
@@ -143,26 +222,32 @@ class HttpServer(uvicorn.Server):
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
-        """Signals are ours: uvicorn would raise them again at the end, and the exit status would not be 0."""
+        """Leaves signals to `StopSignals`.
+
+        uvicorn's handlers would raise the signal again after shutdown, and the exit status would not be 0.
+        """
         yield
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """Lets running answers finish for `finish_seconds` or until a second signal, then ends them."""
         closing = asyncio.ensure_future(super().shutdown(sockets))
         draining = asyncio.ensure_future(self._drain())
-        insisting = asyncio.ensure_future(self.signals.stop_at_once.wait())
+        second_signal = asyncio.ensure_future(self.signals.immediate.wait())
         await asyncio.wait(
-            (closing, insisting), timeout=self._finish_seconds, return_when=asyncio.FIRST_COMPLETED
+            (closing, second_signal), timeout=self._finish_seconds, return_when=asyncio.FIRST_COMPLETED
         )
-        insisting.cancel()
+        second_signal.cancel()
         draining.cancel()
         if not closing.done():
+            # Every open response now ends with an error event or a 503.
             self.engine.retire("the server is shutting down")
-            # uvicorn looks a tenth of a second later: enough for last words, not for who reads slowly.
-            self.force_exit = self.signals.stop_at_once.is_set()
+            # uvicorn checks `force_exit` every tenth of a second. That is enough time to send the ends of
+            # responses, and a client that does not read cannot delay the exit.
+            self.force_exit = self.signals.immediate.is_set()
         await closing
 
     async def _drain(self) -> None:
-        """The engine takes nothing more: what came in before is answered, as long as it may go on."""
+        """Makes the engine refuse new requests, so that accepted ones get all of the remaining time."""
         with contextlib.suppress(EngineDied):
             await self.engine.client.drain()
 
@@ -175,22 +260,9 @@ def uvicorn_config(app: object, server: ServerConfig) -> uvicorn.Config:
         ws="none",
         lifespan="off",
         log_config=None,
+        # The request log has a line per generation; uvicorn's line for every HTTP request is for debugging.
         access_log=log.isEnabledFor(logging.DEBUG),
         server_header=False,
         timeout_keep_alive=KEEP_ALIVE_SECONDS,
         timeout_graceful_shutdown=math.ceil(server.finish_seconds) + CLOSE_SECONDS,
     )
-
-
-@contextlib.contextmanager
-def heard_signals() -> Iterator[Signals]:
-    """Hears SIGINT and SIGTERM while it lasts."""
-    signals = Signals()
-    loop = asyncio.get_running_loop()
-    for number in STOP_SIGNALS:
-        loop.add_signal_handler(number, signals.hear, number)
-    try:
-        yield signals
-    finally:
-        for number in STOP_SIGNALS:
-            loop.remove_signal_handler(number)

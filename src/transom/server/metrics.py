@@ -1,7 +1,7 @@
-"""GET /metrics: the engine's snapshot and what the server measures itself, as Prometheus text.
+"""GET /metrics in Prometheus format: the engine's latest statistics, and latencies measured by the server.
 
-Names follow SGLang's where it has one, with our prefix: `transom:num_running_reqs`. What an engine counts
-begins anew with the next engine, as counters of Prometheus may.
+Names follow SGLang's where SGLang has the metric, with the prefix `transom:`. The engine's counters restart
+from 0 with each new engine; Prometheus handles counter resets.
 """
 
 from collections.abc import Callable, Iterator
@@ -31,14 +31,14 @@ Counts = tuple[tuple[str, str, Callable[[wire.Stats], float]], ...]
 
 _GAUGES: Counts = (
     ("num_running_reqs", "Requests that hold pages", lambda s: s.running),
-    ("num_queue_reqs", "Requests that wait", lambda s: s.waiting),
+    ("num_queue_reqs", "Requests that wait for admission", lambda s: s.waiting),
 )
 _SHORT_NAMES = {"full": "full", "window": "swa"}
-"""SGLang calls the window's pool swa."""
+"""SGLang calls the sliding-window pool swa."""
 
 
 class Metrics:
-    """Owns the registry: what is scraped, and the server's own measurements. Mutable."""
+    """The Prometheus registry with all metrics. Mutable."""
 
     def __init__(self, model: str, engine: Supervisor) -> None:
         self._registry = CollectorRegistry()
@@ -50,14 +50,17 @@ class Metrics:
             model, "e2e_request_latency_seconds", "Arrival to last token", LATENCY_BUCKETS_SECONDS
         )
         self._token_time = self._histogram(
-            model, "time_per_output_token_seconds", "Mean per request", TOKEN_BUCKETS_SECONDS
+            model,
+            "time_per_output_token_seconds",
+            "Mean over a request's output tokens",
+            TOKEN_BUCKETS_SECONDS,
         )
         self._queue_time = self._histogram(
             model, "queue_time_seconds", "Arrival at the engine to first step", LATENCY_BUCKETS_SECONDS
         )
         counter = Counter(
             "transom:request_finish",
-            "Requests by how they ended",
+            "Outputs by finish reason",
             (*LABELS, "reason"),
             registry=self._registry,
         )
@@ -93,7 +96,7 @@ class Metrics:
 
 
 class _EngineCollector(Collector):
-    """Turns the latest snapshot into metric families when asked."""
+    """Turns the latest statistics into metric families at each scrape, so that tokens cost nothing here."""
 
     def __init__(self, model: str, engine: Supervisor) -> None:
         self._model = model
@@ -101,14 +104,16 @@ class _EngineCollector(Collector):
 
     def collect(self) -> Iterator[Metric]:
         engine, stats = self._engine, self._engine.stats
-        yield self._gauge("engine_up", "1 while an engine serves", engine.trouble is None)
-        yield self._counter("engine_restarts", "Engines that replaced one that had ended", engine.restarts)
+        yield self._gauge("engine_up", "1 while an engine serves, else 0", engine.trouble is None)
+        yield self._counter(
+            "engine_restarts", "Engines started to replace one that had crashed", engine.restarts
+        )
         for name, meaning, value in _GAUGES:
             yield self._gauge(name, meaning, value(stats))
         for field, metric in _COUNTERS:
             yield self._counter(metric.name, metric.help, getattr(stats, field))
         idle = CounterMetricFamily(
-            "transom:num_idle_passes", "Turns without a step", labels=(*LABELS, "reason")
+            "transom:num_idle_passes", "Iterations without a step, by reason", labels=(*LABELS, "reason")
         )
         for reason, count in stats.idle.items():
             idle.add_metric([self._model, reason], count)
@@ -121,12 +126,20 @@ class _EngineCollector(Collector):
 
     def _component(self, use: wire.ComponentUse) -> Iterator[Metric]:
         name = _SHORT_NAMES.get(use.name, use.name)
-        taken = use.used / use.capacity if use.capacity else 0.0
+        share = use.used / use.capacity if use.capacity else 0.0
         free = use.capacity - use.used - use.cached
-        yield self._gauge(f"{name}_token_usage", f"Share of the {use.name} pool owned by requests", taken)
-        yield self._gauge(f"{name}_capacity_tokens", f"Tokens the {use.name} pool holds", use.capacity)
-        yield self._gauge(f"{name}_used_tokens", f"Tokens of the {use.name} pool owned by requests", use.used)
-        yield self._gauge(f"{name}_evictable_tokens", f"Cached tokens of the {use.name} pool", use.cached)
+        yield self._gauge(
+            f"{name}_token_usage", f"Share of the {use.name} pool that requests use, 0 to 1", share
+        )
+        yield self._gauge(
+            f"{name}_capacity_tokens", f"Capacity of the {use.name} pool in tokens", use.capacity
+        )
+        yield self._gauge(f"{name}_used_tokens", f"Tokens of the {use.name} pool that requests use", use.used)
+        yield self._gauge(
+            f"{name}_evictable_tokens",
+            f"Cached tokens of the {use.name} pool that no request uses",
+            use.cached,
+        )
         yield self._gauge(f"{name}_available_tokens", f"Free tokens of the {use.name} pool", free)
 
     def _counter(self, name: str, meaning: str, value: float) -> CounterMetricFamily:

@@ -1,23 +1,61 @@
-"""Who may ask, where keys are asked for."""
+"""ASGI middleware: request ids and API-key authentication."""
 
 import hashlib
 import hmac
+import time
+import uuid
 from collections.abc import Iterable
 
 from starlette.requests import Request
-from starlette.types import ASGIApp, Receive, Scope, Send
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from transom.server.errors import Problem
-from transom.server.request_log import log_refusal
+from transom.server.request_log import ARRIVAL, REQUEST_ID, log_refusal
 
+REQUEST_ID_BYTES_MAX = 128
 OPEN_PATHS = frozenset({"/health"})
-"""For whoever watches over the server, and knows no key."""
+"""Endpoints without authentication: load balancers and process monitors have no key."""
 
 
-class Keys:
-    """Lets in who brings one of `keys`: `Authorization: Bearer KEY`. Others get 401.
+class RequestIds:
+    """Sets an x-request-id on every response: the client's own if it is short, printable ASCII.
 
-    Digests are kept and compared, in a time that does not tell how much of a key was right.
+    The ASGI scope gets the id and the time of arrival, for the request log.
+    """
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        header = (b"x-request-id", _request_id(scope))
+        scope[REQUEST_ID] = header[1].decode("ascii")
+        scope[ARRIVAL] = time.perf_counter()
+
+        async def send_with_id(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                message["headers"] = [*message["headers"], header]
+            await send(message)
+
+        await self._app(scope, receive, send_with_id)
+
+
+def _request_id(scope: Scope) -> bytes:
+    for name, value in scope["headers"]:
+        if name == b"x-request-id" and len(value) <= REQUEST_ID_BYTES_MAX and value.isascii():
+            text = value.decode("ascii")
+            if text.isprintable() and text:
+                return bytes(value)
+    return uuid.uuid4().hex.encode()
+
+
+class ApiKeys:
+    """API-key authentication by `Authorization: Bearer KEY`. Requests without a valid key get 401.
+
+    Only digests of keys are kept. They are compared in constant time, so that response times reveal nothing
+    about a key.
     """
 
     def __init__(self, app: ASGIApp, keys: Iterable[str]) -> None:
@@ -28,28 +66,29 @@ class Keys:
         if scope["type"] == "http" and scope["path"] not in OPEN_PATHS:
             scheme, _, key = Request(scope).headers.get("authorization", "").partition(" ")
             if scheme.lower() != "bearer" or not self._is_known(key.strip()):
-                problem = _unknown() if key else _missing()
+                problem = _unknown_key() if key else _missing_key()
                 log_refusal(scope, problem)
                 await problem.response()(scope, receive, send)
                 return
         await self._app(scope, receive, send)
 
     def _is_known(self, key: str) -> bool:
-        digest = _digest(key.encode("latin-1"))  # as headers are decoded
-        found = [hmac.compare_digest(digest, known) for known in self._digests]
-        return any(found)
+        digest = _digest(key.encode("latin-1"))  # starlette decodes headers as latin-1
+        # A list, not a generator: `any` must compare with all keys, or the time would tell which one matched.
+        matches = [hmac.compare_digest(digest, known) for known in self._digests]
+        return any(matches)
 
 
 def _digest(key: bytes) -> bytes:
     return hashlib.sha256(key).digest()
 
 
-def _missing() -> Problem:
-    return _unauthorized("this server asks for a key: send the header Authorization: Bearer KEY")
+def _missing_key() -> Problem:
+    return _unauthorized("this server requires an API key: send the header Authorization: Bearer KEY")
 
 
-def _unknown() -> Problem:
-    return _unauthorized("the key that was sent is not one of this server's")
+def _unknown_key() -> Problem:
+    return _unauthorized("the API key is not one of this server's keys")
 
 
 def _unauthorized(message: str) -> Problem:

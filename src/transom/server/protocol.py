@@ -1,7 +1,7 @@
-"""What clients may send. Shapes and types only; `params` checks the values.
+"""JSON bodies that clients send, as msgspec structs. Types only; `sampling_params` checks the values.
 
-Fields a client may leave out are None when absent or null, as OpenAI's API treats both alike. Unknown
-fields are ignored: clients send many that concern other servers.
+Optional fields are None when they are absent or null: OpenAI's API treats both alike. Unknown fields are
+ignored, because clients send fields that are meant for other servers.
 """
 
 import re
@@ -22,8 +22,8 @@ class StreamOptions(msgspec.Struct):
     continuous_usage_stats: bool | None = None
 
 
-class Generation(msgspec.Struct, kw_only=True):
-    """The fields both endpoints share."""
+class GenerationRequest(msgspec.Struct, kw_only=True):
+    """Fields that completions and chat completions share."""
 
     model: str | None = None
     max_tokens: int | None = None
@@ -42,7 +42,8 @@ class Generation(msgspec.Struct, kw_only=True):
     priority: int | None = None
     n: int | None = None
     timeout: float | None = None
-    # Known, and refused unless they ask for nothing: to ignore them would change what the client gets.
+    # Not supported. Neutral values are accepted, any other is refused: ignoring it would silently change the
+    # output that the client gets.
     presence_penalty: float | None = None
     frequency_penalty: float | None = None
     repetition_penalty: float | None = None
@@ -51,7 +52,7 @@ class Generation(msgspec.Struct, kw_only=True):
     response_format: dict[str, Any] | None = None
 
 
-class CompletionRequest(Generation, kw_only=True):
+class CompletionRequest(GenerationRequest, kw_only=True):
     """POST /v1/completions."""
 
     prompt: str | list[str | int | list[int]]
@@ -62,7 +63,7 @@ class CompletionRequest(Generation, kw_only=True):
 
 
 class Part(msgspec.Struct):
-    """One piece of a message's content; only text is understood."""
+    """One part of a message's content. Only the type `text` is supported."""
 
     type: str
     text: str | None = None
@@ -74,7 +75,7 @@ class Message(msgspec.Struct):
     tool_calls: list[Any] | None = None
 
 
-class ChatRequest(Generation, kw_only=True):
+class ChatRequest(GenerationRequest, kw_only=True):
     """POST /v1/chat/completions."""
 
     messages: list[Message]
@@ -87,7 +88,7 @@ class ChatRequest(Generation, kw_only=True):
 
 
 class AbortRequest(msgspec.Struct):
-    """POST /abort_request. `rid` is the request id, as in the header x-request-id."""
+    """POST /abort_request. `rid` is the request's id from the header x-request-id."""
 
     rid: str | None = None
     abort_all: bool = False
@@ -117,24 +118,23 @@ T = TypeVar("T")
 
 
 def decoded(decode: Callable[[bytes], T], body: bytes) -> T:
-    """Refused, naming the field, for what is not what it should be."""
+    """The decoded body. Refused, naming the field, if the body does not fit the struct."""
     try:
         return decode(body)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise refusal(error) from None
+        raise _refusal(error) from None
 
 
-def refusal(error: Exception) -> Refused:
-    """What to answer when a body does not decode."""
+def _refusal(error: Exception) -> Refused:
     if isinstance(error, msgspec.ValidationError):
-        return _mismatch(str(error))
+        return _type_mismatch(str(error))
     if isinstance(error, RecursionError):
         return bad_request("the body is nested too deeply", code="invalid_json")
     return bad_request(f"the body is not valid JSON: {error}", code="invalid_json")
 
 
-def _mismatch(text: str) -> Refused:
-    """msgspec's words, led by the field they are about."""
+def _type_mismatch(text: str) -> Refused:
+    """msgspec's message, with the path of the field moved from its end to its beginning."""
     at, missing = _PATH.search(text), _MISSING.search(text)
     path = at["path"] if at else ""
     reason = text[: at.start()] if at else text

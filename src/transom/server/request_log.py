@@ -1,4 +1,4 @@
-"""What one request comes to: told to the metrics as it goes, and to the log in one line at its end."""
+"""Metrics of each request, and its line in the log."""
 
 import logging
 import time
@@ -9,20 +9,22 @@ from starlette.types import Scope
 from transom.logs import fields
 from transom.server.errors import Problem, problem_of
 from transom.server.metrics import Metrics
-from transom.server.output_processor import Answer
+from transom.text.output import OutputText
 
 log = logging.getLogger("transom.request")
 
 REQUEST_ID = "transom.request_id"
 ARRIVAL = "transom.arrival"
-"""Keys of the ASGI scope, set for every request: its id, and when it came by `time.perf_counter`."""
+"""Keys of the ASGI scope, set for every request: its id, and its arrival by `time.perf_counter`."""
 
 
-class Account:
-    """Measures one request that is generated for, from its arrival on. Mutable."""
+class RequestLog:
+    """Measures one HTTP request that reaches the engine, and logs one line at its end. Mutable."""
 
-    def __init__(self, answers: Sequence[Answer], prompt_tokens: int, scope: Scope, metrics: Metrics) -> None:
-        self._answers = answers
+    def __init__(
+        self, outputs: Sequence[OutputText], prompt_tokens: int, scope: Scope, metrics: Metrics
+    ) -> None:
+        self._outputs = outputs
         self._prompt_tokens = prompt_tokens
         self._scope = scope
         self._metrics = metrics
@@ -32,62 +34,63 @@ class Account:
         self._error: str | None = None
 
     def first_token(self) -> None:
-        """An answer has its first token."""
-        seconds = _seconds(self._scope)
+        """One of the outputs has its first token. The log line has the earliest, the metrics have all."""
+        seconds = _seconds_since_arrival(self._scope)
         if self._first_token_seconds is None:
             self._first_token_seconds = seconds
         self._metrics.first_token(seconds)
 
-    def answered(self, answer: Answer, queue_seconds: float) -> None:
-        """An answer has all its tokens. Of several, the one that waited longest counts."""
+    def finished(self, output: OutputText, queue_seconds: float) -> None:
+        """One of the outputs has all its tokens. The log line has the longest time in the queue."""
         self._queue_seconds = max(self._queue_seconds, queue_seconds)
         self._metrics.queued(queue_seconds)
-        self._metrics.finished(answer.finish or "error", _seconds(self._scope), answer.tokens)
+        seconds = _seconds_since_arrival(self._scope)
+        self._metrics.finished(output.finish or "error", seconds, output.tokens)
 
-    def failed(self, error: Exception, answers: int) -> None:
-        """So many answers will not be finished, because of an error that the client is told."""
+    def failed(self, error: Exception, outputs: int) -> None:
+        """`outputs` outputs remain unfinished because of an error that the client receives."""
         self._ending, self._error = "error", problem_of(error).message
-        self._metrics.failed(answers)
+        self._metrics.failed(outputs)
 
     def disconnected(self) -> None:
         self._ending = "disconnect"
-        self._metrics.disconnected(len(self._answers))
+        self._metrics.disconnected(len(self._outputs))
 
     def close(self) -> None:
         """Writes the line."""
-        usages = [answer.usage for answer in self._answers if answer.usage is not None]
-        told = fields(
+        usages = [output.usage for output in self._outputs if output.usage is not None]
+        values = fields(
             id=self._scope[REQUEST_ID],
             path=self._scope["path"],
             prompt_tokens=self._prompt_tokens,
-            output_tokens=sum(answer.tokens for answer in self._answers),
+            output_tokens=sum(output.tokens for output in self._outputs),
             cached_tokens=sum(usage.cached_tokens for usage in usages),
             queue_seconds=self._queue_seconds,
             first_token_seconds=self._first_token_seconds,
-            total_seconds=_seconds(self._scope),
-            finish=self._ending or self._finishes(),
+            total_seconds=_seconds_since_arrival(self._scope),
+            finish=self._ending or self._finish_reasons(),
             error=self._error,
         )
-        log.info("request", extra=told)
+        log.info("request", extra=values)
 
-    def _finishes(self) -> str:
-        """In the order of the answers, each way to end once."""
-        return ",".join(dict.fromkeys(answer.finish or "abort" for answer in self._answers))
+    def _finish_reasons(self) -> str:
+        """In the order of the outputs, each reason once."""
+        return ",".join(dict.fromkeys(output.finish or "abort" for output in self._outputs))
 
 
 def log_refusal(scope: Scope, problem: Problem) -> None:
-    """The line of a request that never came to the engine."""
-    told = fields(
+    """Logs the line of a request that was refused before it reached the engine."""
+    values = fields(
         id=scope[REQUEST_ID],
         path=scope["path"],
         status=problem.status,
-        total_seconds=_seconds(scope),
+        total_seconds=_seconds_since_arrival(scope),
         finish="refused",
         error=problem.message,
     )
-    log.info("request", extra=told)
+    log.info("request", extra=values)
 
 
-def _seconds(scope: Scope) -> float:
+def _seconds_since_arrival(scope: Scope) -> float:
     arrival: float = scope[ARRIVAL]
     return time.perf_counter() - arrival

@@ -1,21 +1,27 @@
-"""The bodies of answers, whole and in chunks.
+"""Response bodies and stream chunks of both endpoints.
 
-Chunks are put together from bytes made once per response: thousands are sent per second, by a process
-that shares its cores with the engine.
+A chunk is assembled from bytes that are encoded once per response: a server sends thousands of chunks per
+second, and encoding competes with the engine for cores.
 """
 
 import secrets
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Protocol
 
 import msgspec
 from starlette.responses import Response
 
 from transom.server.errors import Problem
-from transom.server.output_processor import Delta, TokenLogprob
+from transom.text.output import Delta, TokenLogprob
+from transom.values import FinishReason
 
 DONE = b"data: [DONE]\n\n"
+LOGPROB_MIN = -9999.0
+"""Replaces minus infinity, which JSON cannot express. OpenAI's API uses the same number."""
+Piece = Callable[[int], bytes]
+"""The bytes that a token stands for."""
+
 _json = msgspec.json.Encoder().encode
 
 
@@ -24,7 +30,7 @@ class PromptDetails(msgspec.Struct, frozen=True):
 
 
 class UsageBody(msgspec.Struct, frozen=True, omit_defaults=True):
-    """`usage`; while a stream is going on the cached tokens are not told yet."""
+    """`usage`. The details are absent while the request runs: cached tokens are known at its end."""
 
     prompt_tokens: int
     completion_tokens: int
@@ -33,25 +39,29 @@ class UsageBody(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class Choice(msgspec.Struct, frozen=True):
-    """A finished answer."""
+    """One finished output: OpenAI's `choice`."""
 
     index: int
     delta: Delta
-    finish: str
+    finish: FinishReason | None
 
 
-class Shape(Protocol):
-    """How one endpoint words its answers. Chunks come framed as server-sent events."""
+class ResponseFormat(Protocol):
+    """How one endpoint formats its responses. Chunks are framed as server-sent events."""
 
-    def opening(self, index: int) -> bytes: ...
+    def opening(self, index: int) -> bytes:
+        """The chunk before an output's first text; may be empty."""
+        ...
 
     def chunk(self, index: int, delta: Delta, usage: UsageBody | None) -> bytes: ...
 
-    def ending(self, index: int, finish: str, usage: UsageBody | None) -> bytes: ...
+    def ending(self, index: int, finish: FinishReason, usage: UsageBody | None) -> bytes: ...
 
     def usage(self, usage: UsageBody) -> bytes: ...
 
-    def whole(self, choices: Sequence[Choice], usage: UsageBody) -> bytes: ...
+    def whole(self, choices: Sequence[Choice], usage: UsageBody) -> bytes:
+        """The body of a response that is not streamed."""
+        ...
 
 
 def json_response(value: object) -> Response:
@@ -63,7 +73,7 @@ def error_event(problem: Problem) -> bytes:
 
 
 class _Frame:
-    """What all chunks of one response have in common."""
+    """The fields that all chunks of one response share, encoded."""
 
     def __init__(self, kind: str, model: str, prefix: str, *, null_usage: bool) -> None:
         fields = {
@@ -74,6 +84,7 @@ class _Frame:
         }
         self.fields = fields
         self._head = b"data: " + _json(fields)[:-1] + b',"choices":['
+        # OpenAI's clients expect `"usage": null` in every chunk if usage follows at the end.
         self._tail = b'],"usage":null}\n\n' if null_usage else b"]}\n\n"
 
     def chunk(self, choice: bytes, usage: UsageBody | None) -> bytes:
@@ -85,25 +96,34 @@ class _Frame:
         return _json({**self.fields, "object": kind, "choices": choices, "usage": usage})
 
 
+def _text(piece: bytes) -> str:
+    """A token may end in the middle of a character: its text then holds U+FFFD, its `bytes` are exact."""
+    return piece.decode("utf-8", "replace")
+
+
+def _finite(logprob: float) -> float:
+    return max(logprob, LOGPROB_MIN)
+
+
 # ---------------------------------------------------------------- /v1/completions
 
 
-class CompletionShape:
-    """`text_completion`, whole and streamed alike."""
+class CompletionFormat:
+    """`text_completion`, for whole responses and chunks alike. `logprobs`: whether they are included."""
 
-    def __init__(self, model: str, *, null_usage: bool, logprobs: bool) -> None:
+    def __init__(self, model: str, piece: Piece, *, null_usage: bool, logprobs: bool) -> None:
         self._frame = _Frame("text_completion", model, "cmpl", null_usage=null_usage)
-        self._logprobs = logprobs
+        self._piece = piece
+        self._with_logprobs = logprobs
 
     def opening(self, index: int) -> bytes:
         return b""
 
     def chunk(self, index: int, delta: Delta, usage: UsageBody | None) -> bytes:
-        logprobs = _json(_completion_logprobs(delta.logprobs)) if self._logprobs else b"null"
         choice = b'{"index":%d,"text":%b,"logprobs":%b,"finish_reason":null}'
-        return self._frame.chunk(choice % (index, _json(delta.text), logprobs), usage)
+        return self._frame.chunk(choice % (index, _json(delta.text), _json(self._logprobs(delta))), usage)
 
-    def ending(self, index: int, finish: str, usage: UsageBody | None) -> bytes:
+    def ending(self, index: int, finish: FinishReason, usage: UsageBody | None) -> bytes:
         choice = b'{"index":%d,"text":"","logprobs":null,"finish_reason":%b}'
         return self._frame.chunk(choice % (index, _json(finish)), usage)
 
@@ -117,47 +137,54 @@ class CompletionShape:
         return {
             "index": choice.index,
             "text": choice.delta.text,
-            "logprobs": _completion_logprobs(choice.delta.logprobs) if self._logprobs else None,
+            "logprobs": self._logprobs(choice.delta),
             "finish_reason": choice.finish,
         }
 
+    def _logprobs(self, delta: Delta) -> dict[str, object] | None:
+        if not self._with_logprobs:
+            return None
+        return {
+            "tokens": [_text(self._piece(entry.token)) for entry in delta.tokens],
+            "token_logprobs": [
+                None if entry.logprob is None else _finite(entry.logprob) for entry in delta.tokens
+            ],
+            "top_logprobs": [self._top(entry) for entry in delta.tokens],
+            "text_offset": [entry.offset for entry in delta.tokens],
+        }
 
-def _completion_logprobs(entries: Sequence[TokenLogprob]) -> dict[str, object]:
-    return {
-        "tokens": [_word(entry.piece) for entry in entries],
-        "token_logprobs": [entry.logprob for entry in entries],
-        "top_logprobs": [_tops(entry) for entry in entries],
-        "text_offset": [entry.offset for entry in entries],
-    }
-
-
-def _tops(entry: TokenLogprob) -> dict[str, float] | None:
-    """The most probable tokens, and the token itself, which may not be one of them."""
-    if entry.logprob is None:
-        return None
-    return {**{_word(piece): logprob for piece, logprob in entry.top}, _word(entry.piece): entry.logprob}
+    def _top(self, entry: TokenLogprob) -> dict[str, float] | None:
+        """The most probable tokens, and the sampled one, which need not be among them."""
+        if entry.logprob is None:
+            return None
+        listed = (*entry.top, (entry.token, entry.logprob))
+        return {_text(self._piece(token)): _finite(logprob) for token, logprob in listed}
 
 
 # ---------------------------------------------------------------- /v1/chat/completions
 
 
-class ChatShape:
-    """`chat.completion`, or `chat.completion.chunk` with deltas."""
+_CHAT_CHOICE = b'{"index":%d,"delta":%b,"logprobs":%b,"finish_reason":%b}'
 
-    def __init__(self, model: str, *, null_usage: bool, logprobs: bool) -> None:
+
+class ChatFormat:
+    """`chat.completion`, or `chat.completion.chunk` with deltas. `logprobs`: whether they are included."""
+
+    def __init__(self, model: str, piece: Piece, *, null_usage: bool, logprobs: bool) -> None:
         self._frame = _Frame("chat.completion.chunk", model, "chatcmpl", null_usage=null_usage)
-        self._logprobs = logprobs
+        self._piece = piece
+        self._with_logprobs = logprobs
 
     def opening(self, index: int) -> bytes:
         delta = b'{"role":"assistant","content":""}'
         return self._frame.chunk(_CHAT_CHOICE % (index, delta, b"null", b"null"), None)
 
     def chunk(self, index: int, delta: Delta, usage: UsageBody | None) -> bytes:
-        logprobs = _json(_chat_logprobs(delta.logprobs)) if self._logprobs else b"null"
         content = b'{"content":%b}' % _json(delta.text)
-        return self._frame.chunk(_CHAT_CHOICE % (index, content, logprobs, b"null"), usage)
+        choice = _CHAT_CHOICE % (index, content, _json(self._logprobs(delta)), b"null")
+        return self._frame.chunk(choice, usage)
 
-    def ending(self, index: int, finish: str, usage: UsageBody | None) -> bytes:
+    def ending(self, index: int, finish: FinishReason, usage: UsageBody | None) -> bytes:
         return self._frame.chunk(_CHAT_CHOICE % (index, b"{}", b"null", _json(finish)), usage)
 
     def usage(self, usage: UsageBody) -> bytes:
@@ -170,28 +197,26 @@ class ChatShape:
         return {
             "index": choice.index,
             "message": {"role": "assistant", "content": choice.delta.text, "refusal": None},
-            "logprobs": _chat_logprobs(choice.delta.logprobs) if self._logprobs else None,
+            "logprobs": self._logprobs(choice.delta),
             "finish_reason": choice.finish,
         }
 
+    def _logprobs(self, delta: Delta) -> dict[str, object] | None:
+        if not self._with_logprobs:
+            return None
+        content = [
+            {
+                **self._entry(entry.token, entry.logprob),
+                "top_logprobs": [self._entry(token, logprob) for token, logprob in entry.top],
+            }
+            for entry in delta.tokens
+        ]
+        return {"content": content, "refusal": None}
 
-_CHAT_CHOICE = b'{"index":%d,"delta":%b,"logprobs":%b,"finish_reason":%b}'
-
-
-def _chat_logprobs(entries: Sequence[TokenLogprob]) -> dict[str, object]:
-    return {"content": [_chat_logprob(entry) for entry in entries], "refusal": None}
-
-
-def _chat_logprob(entry: TokenLogprob) -> dict[str, object]:
-    return {
-        "token": _word(entry.piece),
-        "logprob": entry.logprob,
-        "bytes": list(entry.piece),
-        "top_logprobs": [
-            {"token": _word(piece), "logprob": logprob, "bytes": list(piece)} for piece, logprob in entry.top
-        ],
-    }
-
-
-def _word(piece: bytes) -> str:
-    return piece.decode("utf-8", "replace")
+    def _entry(self, token: int, logprob: float | None) -> dict[str, object]:
+        piece = self._piece(token)
+        return {
+            "token": _text(piece),
+            "logprob": None if logprob is None else _finite(logprob),
+            "bytes": list(piece),
+        }

@@ -1,42 +1,48 @@
-"""Checks the values of a request; what comes out can be trusted by the rest of the server."""
+"""Checks the values of a request. The rest of the server relies on the result, `SamplingParams`."""
 
 import secrets
 from dataclasses import dataclass, replace
 
 import msgspec
 
+from transom.sampling import check_range, sampling_arguments
 from transom.server.errors import Refused, bad_request
-from transom.server.protocol import ChatRequest, CompletionRequest, Generation
+from transom.server.protocol import ChatRequest, CompletionRequest, GenerationRequest
 from transom.values import Sampling
 
+# Every list and text that a client sends has a bound, so that no request can occupy much memory.
 STOP_STRINGS_MAX = 16
 STOP_CHARACTERS_MAX = 1024
 STOP_IDS_MAX = 64
 NAME_CHARACTERS_MAX = 256
 PRIORITY_MAX = 100
-TOP_K_MAX = 2**31 - 1
-TEMPERATURE_MAX = 2.0
 OUTPUTS_MAX = 128
 TOP_LOGPROBS_MAX = 20
 TIMEOUT_SECONDS_MAX = 86_400.0
 COMPLETION_TOKENS = 16
-"""What a completion without max_tokens gets, as at OpenAI."""
+"""Default `max_tokens` of a completion, as in OpenAI's API."""
+TEMPERATURE = 1.0
+"""Default temperature of the API, as in OpenAI's; `LLM` and the command line default to 0."""
+TOP_K_OFF = -1
+"""vLLM and SGLang write -1 for no cut; inside Transom it is 0."""
 
 
 @dataclass(frozen=True, slots=True)
 class Streaming:
-    """How a streamed answer reports usage."""
+    """When a streamed answer reports usage."""
 
     usage_at_end: bool
     usage_always: bool
 
 
 @dataclass(frozen=True, slots=True)
-class Params:
-    """A request's wishes, checked. `max_tokens` None fills up to the context.
+class SamplingParams:
+    """Checked parameters of a request.
 
-    `outputs` of each prompt, with consecutive seeds. `echo`: the prompt is the beginning of each. With each
-    log-probability, if they are wanted, come those of the `top` most probable tokens.
+    max_tokens  None: generate until the context is full
+    outputs     for each prompt, with consecutive seeds
+    top         the most probable tokens listed with each log-probability
+    echo        each output begins with the prompt
     """
 
     max_tokens: int | None
@@ -56,13 +62,13 @@ class Params:
 
     @property
     def samplings(self) -> tuple[Sampling, ...]:
-        """Of each output: the seed plus its index, modulo 2**64."""
+        """One for each output. Output i has the seed `seed + i`, modulo 2**64."""
         seed = self.sampling.seed
         return tuple(replace(self.sampling, seed=(seed + i) % 2**64) for i in range(self.outputs))
 
 
-def completion_params(request: CompletionRequest, vocabulary: int) -> Params:
-    """Refused, naming the field, for anything out of range or not offered."""
+def completion_params(request: CompletionRequest, vocabulary: int) -> SamplingParams:
+    """Refused or BadRequest, naming the field, for a value out of range or not supported."""
     _only("suffix", request.suffix, (None, ""))
     logprobs = _integer("logprobs", request.logprobs, 0, TOP_LOGPROBS_MAX)
     max_tokens = _integer("max_tokens", request.max_tokens, 0, None)
@@ -75,14 +81,14 @@ def completion_params(request: CompletionRequest, vocabulary: int) -> Params:
         echo=bool(request.echo),
     )
     if request.best_of is not None and request.best_of != params.outputs:
-        raise _unsupported("best_of", f"no output is made to be thrown away; it must be n, {params.outputs}")
+        raise _unsupported("best_of", f"every output is returned, so it must equal n, {params.outputs}")
     if params.max_tokens == 0 and params.outputs > 1:
         raise bad_request(f"n is {params.outputs}, and max_tokens 0: all outputs would be empty", "n")
     return params
 
 
-def chat_params(request: ChatRequest, vocabulary: int) -> Params:
-    """Refused, naming the field, for anything out of range or not offered."""
+def chat_params(request: ChatRequest, vocabulary: int) -> SamplingParams:
+    """Refused or BadRequest, naming the field, for a value out of range or not supported."""
     _only("tools", request.tools, (None, []))
     _only("functions", request.functions, (None, []))
     _only("tool_choice", request.tool_choice, (None, "none", "auto"))
@@ -103,10 +109,16 @@ def chat_params(request: ChatRequest, vocabulary: int) -> Params:
 
 
 def _params(
-    request: Generation, vocabulary: int, *, max_tokens: int | None, logprobs: bool, top: int, echo: bool
-) -> Params:
-    _refuse_what_is_not_offered(request)
-    return Params(
+    request: GenerationRequest,
+    vocabulary: int,
+    *,
+    max_tokens: int | None,
+    logprobs: bool,
+    top: int,
+    echo: bool,
+) -> SamplingParams:
+    _refuse_unsupported(request)
+    return SamplingParams(
         max_tokens=max_tokens,
         outputs=_integer("n", request.n, 1, OUTPUTS_MAX) or 1,
         sampling=_sampling(request),
@@ -124,32 +136,24 @@ def _params(
     )
 
 
-def _refuse_what_is_not_offered(request: Generation) -> None:
+def _refuse_unsupported(request: GenerationRequest) -> None:
     _only("presence_penalty", request.presence_penalty, (None, 0))
     _only("frequency_penalty", request.frequency_penalty, (None, 0))
     _only("repetition_penalty", request.repetition_penalty, (None, 1))
     _only("logit_bias", request.logit_bias, (None, {}))
     _only("min_tokens", request.min_tokens, (None, 0))
     if request.response_format is not None and request.response_format.get("type") != "text":
-        raise _unsupported("response_format", 'only {"type": "text"} is offered')
+        raise _unsupported("response_format", 'only {"type": "text"} is accepted')
 
 
-def _sampling(request: Generation) -> Sampling:
-    top_k = _integer("top_k", request.top_k, -1, TOP_K_MAX) or 0
-    return Sampling(
-        temperature=_number("temperature", request.temperature, TEMPERATURE_MAX, default=1.0),
-        top_k=max(top_k, 0),
-        top_p=_number("top_p", request.top_p, 1.0, default=1.0),
-        min_p=_number("min_p", request.min_p, 1.0, default=0.0),
-        seed=_seed(request.seed),
-    )
-
-
-def _seed(seed: int | None) -> int:
-    """64 bits; none asked for is a fresh one, so that two such requests differ."""
-    if seed is None:
-        return secrets.randbits(64)
-    return _checked("seed", seed, -(2**63), 2**64 - 1) % 2**64
+def _sampling(request: GenerationRequest) -> Sampling:
+    fields = msgspec.structs.asdict(request)
+    if fields["top_k"] == TOP_K_OFF:
+        fields["top_k"] = 0
+    arguments = {"temperature": TEMPERATURE, **sampling_arguments(fields)}
+    # Without a seed, two equal requests must differ: each gets a random one. The engine's seeds are unsigned.
+    seed = arguments.get("seed", secrets.randbits(64)) % 2**64
+    return Sampling(**{**arguments, "seed": seed})
 
 
 def _stop(stop: str | list[str] | None) -> tuple[str, ...]:
@@ -172,7 +176,9 @@ def _stop_ids(ids: list[int] | None, vocabulary: int) -> tuple[int, ...]:
         raise bad_request(
             f"stop_token_ids holds {len(ids)} ids; at most {STOP_IDS_MAX} are allowed", "stop_token_ids"
         )
-    return tuple(_checked("stop_token_ids", token, 0, vocabulary - 1) for token in dict.fromkeys(ids))
+    for token in ids:
+        check_range("stop_token_ids", token, 0, vocabulary - 1)
+    return tuple(dict.fromkeys(ids))
 
 
 def _name(field: str, text: str | None) -> str:
@@ -190,7 +196,7 @@ def _timeout(seconds: float | None) -> float | None:
     return seconds
 
 
-def _streaming(request: Generation) -> Streaming | None:
+def _streaming(request: GenerationRequest) -> Streaming | None:
     options = request.stream_options
     if not request.stream:
         if options is not None:
@@ -200,39 +206,17 @@ def _streaming(request: Generation) -> Streaming | None:
     return Streaming(at_end, at_end and bool(options and options.continuous_usage_stats))
 
 
-# ---------------------------------------------------------------- single values
-
-
 def _integer(param: str, value: int | None, low: int, high: int | None) -> int | None:
-    return None if value is None else _checked(param, value, low, high)
-
-
-def _checked(param: str, value: int, low: int, high: int | None) -> int:
-    if value < low or (high is not None and value > high):
-        bounds = f"at least {low}" if high is None else f"between {low} and {high}"
-        raise bad_request(f"{param} is {_short(value)}; it must be {bounds}", param)
+    if value is not None:
+        check_range(param, value, low, high)
     return value
 
 
-def _number(param: str, value: float | None, high: float, *, default: float) -> float:
-    if value is None:
-        return default
-    if not 0 <= value <= high:
-        raise bad_request(f"{param} is {value:g}; it must be between 0 and {high:g}", param)
-    return value
-
-
-def _only(param: str, value: object, allowed: tuple[object, ...]) -> None:
-    if value not in allowed:
-        raise _unsupported(param, f"this server takes only {_short(allowed[-1])} here")
+def _only(param: str, value: object, neutral: tuple[object, ...]) -> None:
+    """Refuses a field that is not supported, unless its value changes nothing."""
+    if value not in neutral:
+        raise _unsupported(param, f"only {msgspec.json.encode(neutral[-1]).decode()} is accepted")
 
 
 def _unsupported(param: str, reason: str) -> Refused:
     return bad_request(f"{param} is not supported with this value; {reason}", param, "unsupported_value")
-
-
-def _short(value: object) -> str:
-    """A value for a message; a client may have sent a number of a thousand digits."""
-    if isinstance(value, int) and abs(value) >= 10**30:
-        return "a number of more than 30 digits"
-    return msgspec.json.encode(value).decode()

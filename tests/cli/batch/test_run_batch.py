@@ -14,10 +14,10 @@ from tests.tiny_llama import write_tiny_llama
 from transom.cli.batch.files import Answers, read_requests
 from transom.cli.batch.run import run
 from transom.config import EngineConfig
-from transom.engine.supervisor import Recipe
+from transom.engine.supervisor import EngineLaunch
 from transom.errors import ConfigError
 
-RECIPE = Recipe(EngineConfig(model="echo"), command=(sys.executable, str(FAKE_ENGINE)))
+RECIPE = EngineLaunch(EngineConfig(model="echo"), command=(sys.executable, str(FAKE_ENGINE)))
 
 
 def line(number: int, prompt: str = "hello", **changes: Any) -> dict[str, Any]:
@@ -32,9 +32,9 @@ def written(path: Path, lines: list[Any]) -> Path:
 
 def answered(source: Path, target: Path) -> dict[str, Any]:
     answers = Answers(target)
-    left = answers.left(read_requests(source))
+    unanswered = answers.unanswered(read_requests(source))
     try:
-        asyncio.run(run(RECIPE, "toy", ByteText(), left, answers, lambda tokens: None))
+        asyncio.run(run(RECIPE, "toy", ByteText(), unanswered, answers, lambda tokens: None))
     finally:
         answers.close()
     found = [json.loads(one) for one in target.read_text().splitlines()]
@@ -54,13 +54,13 @@ def test_every_request_gets_one_answer_good_or_bad(tmp_path: Path) -> None:
     assert found["r3"]["body"]["choices"][0]["text"] == "hello 3h"
 
 
-def test_a_run_that_broke_off_goes_on_and_a_torn_line_is_asked_again(tmp_path: Path) -> None:
+def test_an_interrupted_run_resumes_and_a_torn_line_is_answered_again(tmp_path: Path) -> None:
     source, target = written(tmp_path / "in.jsonl", [line(i) for i in range(5)]), tmp_path / "out.jsonl"
     whole = answered(source, target)
     lines = target.read_bytes().splitlines(keepends=True)
     target.write_bytes(b"".join(lines[:2]) + lines[2][:-10])
     answers = Answers(target)
-    assert len(answers.left(read_requests(source))) == 3
+    assert len(answers.unanswered(read_requests(source))) == 3
     answers.close()
     again = answered(source, target)
     assert {number: one["body"]["choices"] for number, one in again.items()} == {
@@ -69,13 +69,13 @@ def test_a_run_that_broke_off_goes_on_and_a_torn_line_is_asked_again(tmp_path: P
 
 
 WRONG: dict[str, tuple[Any, str]] = {
-    "no object": ([1], "line 2: is not an object"),
-    "no id": ({**line(1), "custom_id": ""}, "line 2: custom_id is not a text"),
+    "no object": ([1], "line 2: not a JSON object"),
+    "no id": ({**line(1), "custom_id": ""}, "line 2: custom_id must be a non-empty string"),
     "no body": ({"custom_id": "a", "url": "/v1/completions"}, "line 2: body is missing"),
     "other url": (line(1, url="/v1/embeddings"), "line 2: url is '/v1/embeddings'"),
     "other method": (line(1, method="GET"), "line 2: method is not POST"),
     "streamed": (line(1, body={"stream": True}), "line 2: body.stream"),
-    "same id": (line(0), "line 2: custom_id 'r0' is that of line 1"),
+    "same id": (line(0), "line 2: custom_id 'r0' is already used in line 1"),
 }
 
 
@@ -85,10 +85,10 @@ def test_a_wrong_line_is_named_before_anything_is_computed(second: Any, says: st
         read_requests(written(tmp_path / "in.jsonl", [line(0), second]))
 
 
-def test_what_is_no_json_or_no_text_is_named(tmp_path: Path) -> None:
+def test_a_line_that_is_not_json_or_not_text_is_named(tmp_path: Path) -> None:
     path = tmp_path / "in.jsonl"
     path.write_text('{"custom_id": \n')
-    with pytest.raises(ConfigError, match=r"line 1: no JSON: .* at column"):
+    with pytest.raises(ConfigError, match=r"line 1: not JSON: .* at column"):
         read_requests(path)
     path.write_bytes(b"\xff\xfe\n")
     with pytest.raises(ConfigError, match="is not UTF-8 text"):
@@ -103,7 +103,7 @@ def test_an_output_file_that_holds_something_else_is_left_alone(tmp_path: Path) 
     assert path.read_text() == "dear diary\n"
 
 
-def test_the_command_answers_a_file_and_says_what_is_wrong_in_one_line(tmp_path: Path) -> None:
+def test_the_command_answers_a_file_and_reports_errors_in_one_line(tmp_path: Path) -> None:
     model = write_tiny_llama(tmp_path / "tiny.gguf")
     lines = [
         line(i, body={"model": "tiny", "prompt": "the hat", "max_tokens": 4, "temperature": 0})
@@ -115,5 +115,5 @@ def test_the_command_answers_a_file_and_says_what_is_wrong_in_one_line(tmp_path:
     found = [json.loads(one) for one in target.read_text().splitlines()]
     assert len({one["response"]["body"]["choices"][0]["text"] for one in found}) == 1
     again = transom("run-batch", str(source), str(target), "--model", str(model))
-    assert again.returncode == 0 and "3 of 3 are answered already" in again.stderr
+    assert again.returncode == 0 and "3 of 3 requests are already answered" in again.stderr
     assert "no such file" in one_line(transom("run-batch", "none.jsonl", str(target)), 1)

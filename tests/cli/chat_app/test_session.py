@@ -1,4 +1,4 @@
-"""A conversation's commands, with a partner that only repeats."""
+"""A conversation's commands, with a backend that only repeats."""
 
 import json
 from collections.abc import Iterator, Sequence
@@ -6,16 +6,16 @@ from pathlib import Path
 
 import pytest
 
-from transom.cli.chat_app.partner import Message, Spent, Style
+from transom.cli.chat_app.backend import AnswerUsage, Message, Settings
 from transom.cli.chat_app.session import Quit, Say, Session, Show
 
 
 class Echo:
     name = "echo"
 
-    def answer(self, messages: Sequence[Message], style: Style) -> Iterator[str | Spent]:
+    def answer(self, messages: Sequence[Message], settings: Settings) -> Iterator[str | AnswerUsage]:
         yield messages[-1]["content"]
-        yield Spent(3, 1, 1)
+        yield AnswerUsage(3, 1, 1)
 
     def interrupt(self) -> None: ...
 
@@ -30,32 +30,32 @@ def session() -> Session:
 
 def said(session: Session, user: str, assistant: str) -> None:
     assert session.take(user) == Say()
-    session.answered(assistant)
+    session.add_answer(assistant)
 
 
 def roles(session: Session) -> list[str]:
     return [message["role"] for message in session.messages]
 
 
-def test_words_and_answers_take_turns(session: Session) -> None:
+def test_messages_and_answers_alternate(session: Session) -> None:
     said(session, "a", "b")
     said(session, "c", "d")
     assert [message["content"] for message in session.messages] == ["a", "b", "c", "d"]
     assert roles(session) == ["user", "assistant"] * 2
 
 
-def test_words_without_an_answer_are_taken_back(session: Session) -> None:
+def test_a_message_without_an_answer_is_removed(session: Session) -> None:
     said(session, "a", "b")
     session.take("c")
-    session.unanswered()
+    session.drop_unanswered()
     assert roles(session) == ["user", "assistant"]
 
 
-def test_empty_input_is_nothing(session: Session) -> None:
+def test_empty_input_is_ignored(session: Session) -> None:
     assert session.take("  ") == Show(()) and not session.messages
 
 
-def test_reset_forgets_all_but_the_system_s_words(session: Session) -> None:
+def test_reset_forgets_all_but_the_system_message(session: Session) -> None:
     session.take("/system be brief")
     said(session, "a", "b")
     assert roles(session) == ["system", "user", "assistant"]
@@ -65,7 +65,7 @@ def test_reset_forgets_all_but_the_system_s_words(session: Session) -> None:
     assert session.messages == []
 
 
-def test_an_unknown_command_is_not_said_to_the_model(session: Session) -> None:
+def test_an_unknown_command_is_not_sent_to_the_model(session: Session) -> None:
     outcome = session.take("/nonesuch x")
     assert isinstance(outcome, Show) and "/help" in outcome.lines[0] and not session.messages
 
@@ -81,8 +81,8 @@ def test_quit_leaves(session: Session) -> None:
     assert session.take("/quit") == Quit()
 
 
-def test_explain_asks_the_partner_once_something_was_said(session: Session) -> None:
-    assert session.take("/explain") == Show(("nothing was said yet",))
+def test_explain_needs_a_message(session: Session) -> None:
+    assert session.take("/explain") == Show(("the conversation is empty",))
     said(session, "a", "b")
     assert session.take("/explain") == Show(("2 messages",))
 

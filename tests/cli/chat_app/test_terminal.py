@@ -50,7 +50,7 @@ def test_a_pipe_is_read_to_its_end_without_prompts_or_colours(tiny: str) -> None
         timeout=60,
     )
     assert done.returncode == 0 and not done.stderr, done
-    assert "5 tokens" in done.stdout and "are in memory" in done.stdout
+    assert "5 tokens" in done.stdout and "are cached" in done.stdout
     assert "\x1b" not in done.stdout and "> " not in done.stdout
 
 

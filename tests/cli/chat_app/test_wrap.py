@@ -14,7 +14,7 @@ from transom.cli.chat_app.wrap import Wrapper
 def shown(pieces: Sequence[str], width: int) -> list[str]:
     """Lines of a screen that knows what a wrapper writes: text, new lines, steps back, and clearing."""
     wrapper, lines, column = Wrapper(width), [""], 0
-    for token in re.findall(r"\x1b\[\d+D|\x1b\[K|\n|.", "".join(map(wrapper.take, pieces))):
+    for token in re.findall(r"\x1b\[\d+D|\x1b\[K|\n|.", "".join(map(wrapper.add, pieces))):
         if token.endswith("D") and token.startswith("\x1b"):
             column -= int(token[2:-1])
         elif token == "\x1b[K":
@@ -55,5 +55,5 @@ def test_what_is_no_row_of_words_loses_nothing(text: str, lines: list[str]) -> N
 
 
 def test_a_line_may_end_between_wide_characters() -> None:
-    written = Wrapper(8).take("日本語の文章です")
+    written = Wrapper(8).add("日本語の文章です")
     assert written == "日本語\nの文章\nです"

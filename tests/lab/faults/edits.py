@@ -53,7 +53,7 @@ EDITS = (
     Edit(
         "a chunk prepared and put off is filed as if computed",
         92,
-        "requests:Requests.give_back",
+        "requests:Requests.publish_and_drop",
         "    self._cache.truncate(holding, holding.computed)\n",
         "    if holding.allocated > holding.computed and victim.progress.length > holding.computed:\n"
         "        self._cache.advance(holding, min(holding.allocated, victim.progress.length))\n"
@@ -90,7 +90,7 @@ EDITS = (
     Edit(
         "seniors are retracted for juniors",
         18,
-        "draft:PlanBuilder.make_room",
+        "draft:PlanBuilder.retract_for",
         "self.view.running[:position:-1]",
         "self.view.running[::-1]",
     ),
@@ -104,7 +104,7 @@ EDITS = (
     Edit(
         "pages of who is aborted in flight are leaked",
         17,
-        "requests:Requests.drop_those_that_left",
+        "requests:Requests.drop_ended_in_flight",
         "        self._cache.drop(holding)\n",
         "        pass\n",
     ),
@@ -125,18 +125,18 @@ EDITS = (
     Edit(
         "who waits for a prefix is never woken",
         44,
-        "admission:_Desk.consider",
-        "    if not urgent and self.promises.is_promised(namespace, asked, cached=cached):\n",
+        "admission:AdmissionBuilder.consider",
+        "    if not is_starved and self.in_flight.is_worth_waiting_for(namespace, reusable, cached=hit):\n",
         "    waited = globals().setdefault('waited', set())\n"
-        "    if not urgent and (\n"
-        "        progress in waited or self.promises.is_promised(namespace, asked, cached=cached)\n"
+        "    if not is_starved and (\n"
+        "        progress in waited or self.in_flight.is_worth_waiting_for(namespace, reusable, cached=hit)\n"
         "    ):\n"
         "        waited.add(progress)\n",
     ),
     Edit(
         "coming back counts as cached",
         41,
-        "requests:Requests.begin",
+        "requests:Requests.admit",
         "    if not progress.admissions:\n",
         "    if True:\n",
     ),
@@ -144,7 +144,7 @@ EDITS = (
         "who was aborted in flight is given its token",
         5,
         "scheduler:Scheduler.apply",
-        "if all_there or self._requests.goes_on(scheduled.running):",
+        "if all_unfinished or self._requests.is_unfinished(scheduled.running):",
         "if True:",
     ),
     Edit("a pause pauses nothing", 39, "scheduler:Scheduler.plan", "if self._lifecycle.paused:", "if False:"),
@@ -174,8 +174,8 @@ EDITS = (
         "siblings say each other's tokens",
         4,
         "results:Results.apply",
-        "zip(siblings, found.siblings, strict=True)",
-        "zip(siblings, found.siblings[::-1], strict=True)",
+        "zip(siblings, result.siblings, strict=True)",
+        "zip(siblings, result.siblings[::-1], strict=True)",
     ),
     Edit(
         "the last row is given to nobody",
@@ -184,12 +184,14 @@ EDITS = (
         "self.cache.layout.rows) - len",
         "self.cache.layout.rows) - 1 - len",
     ),
-    Edit("the lead has no place kept", 67, "planner:_secure_lead", "if is_decode(lead):", "if True:"),
+    Edit(
+        "the lead has no place kept", 67, "planner:_hold_back_for_oldest", "if is_decode(oldest):", "if True:"
+    ),
     Edit(
         "the step may be longer than the budget",
         6,
-        "draft:PlanBuilder.chunk",
-        "    self.budget -= len(intent.span)\n",
+        "draft:PlanBuilder.add_chunk",
+        "    self.budget -= len(entry.span)\n",
         "",
     ),
 )

@@ -13,17 +13,18 @@ from transom_lab.faults.life import draw_life
 
 SHORT = 40
 EVERYTHING = {
-    "Iteration", "Arrive", "Again", "Leave", "LeaveInFlight", "LeaveAll", "LeaveLate", "Flush", "Pause",
-    "Resume", "Update", "Close", "Pin", "Squeeze", "Trip", "Stall", "Jump",
+    "Iterate", "Arrive", "SendAgain", "Abort", "AbortInFlight", "AbortAll", "AbortEnded", "Flush", "Pause",
+    "Resume", "UpdateWeights", "Drain", "Pin", "Evict", "FailStep", "DelayStep", "ShiftClock",
 }  # fmt: skip
 
 
-def test_a_thousand_lives_have_no_fault() -> None:
+def test_hundreds_of_lives_have_no_fault() -> None:
+    """The slow lane has ten thousand, half as long again."""
     tally = Tally()
-    assert run_faults(0, 1_000, SHORT, tally=tally) is None
+    assert run_faults(0, 400, SHORT, tally=tally) is None
     assert set(tally.events) == EVERYTHING and set(tally.ends) == set(FinishReason)
-    assert min(tally.retractions, tally.forks, tally.failed_steps, tally.refused) > 50, tally
-    assert min(tally.cached_tokens, tally.recomputed_tokens) > 1_000 and tally.repaired_tokens > 30, tally
+    assert min(tally.retractions, tally.forks, tally.failed_steps, tally.refused) > 20, tally
+    assert min(tally.cached_tokens, tally.recomputed_tokens) > 400 and tally.repaired_tokens > 12, tally
 
 
 @pytest.mark.slow
@@ -42,14 +43,14 @@ def test_the_same_seed_is_the_same_life() -> None:
 def test_what_breaks_is_told_by_the_command_that_replays_it(capsys: pytest.CaptureFixture[str]) -> None:
     edit = next(edit for edit in EDITS if edit.name == "who waits and is aborted ends twice")
     with edit.made():
-        with pytest.raises(SchedulerBroke, match=r"of \d+ events"):
+        with pytest.raises(SchedulerBroke, match=r"of its \d+ events"):
             faults(edit.seed, 200)
         told = capsys.readouterr().out
         command = re.search(r"^transom simulate --faults --seed (\d+) --only ([\d,-]+)$", told, re.MULTILINE)
         assert command is not None, told
         seed, only = int(command[1]), command[2]
         assert len(numbers(only)) <= 4, "an arrival or two, an abort, a turn"
-        with pytest.raises(SchedulerBroke, match="of nobody, or of one that has ended"):
+        with pytest.raises(SchedulerBroke, match="an event of a request that is not running"):
             faults(seed, only=only)
     faults(seed, only=only)
     assert "no fault found" in capsys.readouterr().out

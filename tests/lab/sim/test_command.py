@@ -1,4 +1,4 @@
-"""`transom simulate`, as a user runs it."""
+"""`transom simulate` as a user runs it."""
 
 import json
 from pathlib import Path
@@ -41,7 +41,7 @@ def test_regret_is_printed_and_written(tmp_path: Path, capsys: pytest.CaptureFix
     assert "clairvoyant" in capsys.readouterr().out
 
 
-def test_a_workload_that_is_saved_plays_the_same_as_a_trace(tmp_path: Path) -> None:
+def test_a_saved_workload_plays_the_same_as_a_trace(tmp_path: Path) -> None:
     saved, first, second = (str(tmp_path / name) for name in ("trace.jsonl", "1.json", "2.json"))
     assert main([*FAST, "--save-trace", saved, "--json", first]) == 0
     assert main(["simulate", "--trace", saved, "--cost", "h200", "--json", second]) == 0
@@ -62,7 +62,7 @@ def test_a_workload_that_is_saved_plays_the_same_as_a_trace(tmp_path: Path) -> N
         (["--workload", "w1", "--json", "/nowhere/x.json"], "/nowhere/x.json: No such file or directory"),
     ],
 )
-def test_what_cannot_be_played_is_refused_in_one_line(
+def test_options_that_cannot_be_played_are_refused_in_one_line(
     words: list[str], message: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["simulate", *words]) == 1
@@ -70,7 +70,7 @@ def test_what_cannot_be_played_is_refused_in_one_line(
     assert message in error and error.count("\n") == 1
 
 
-def test_another_models_cost_is_not_left_where_the_default_models_is_looked_for(
+def test_another_models_cost_does_not_replace_that_of_the_default_model(
     capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     model = write_tiny_gguf(tmp_path / "tiny.gguf")

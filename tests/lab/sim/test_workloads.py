@@ -1,4 +1,4 @@
-"""Workloads: of a seed, and of the shapes they are named for."""
+"""Workloads: determined by their seed, and of the shape that their names promise."""
 
 import numpy as np
 import pytest
@@ -24,7 +24,7 @@ def common(one: Tokens, other: Tokens) -> int:
 
 
 @pytest.mark.parametrize("name", WORKLOADS)
-def test_a_seed_is_one_workload_and_another_seed_another(name: str) -> None:
+def test_the_same_seed_gives_the_same_workload_and_another_seed_a_different_one(name: str) -> None:
     requests = 200 if name == "day" else 40
     assert same(make_trace(name, 7, requests), make_trace(name, 7, requests))
     assert not same(make_trace(name, 7, requests), make_trace(name, 8, requests))
@@ -47,7 +47,7 @@ def test_a_turn_of_w4s_contains_the_turn_before_and_its_answer() -> None:
         assert np.array_equal(arrival.prompt[: len(history)], history)
 
 
-def test_agents_branch_and_rollouts_ask_for_sixteen_outputs_of_a_prompt() -> None:
+def test_agents_branch_and_rollouts_have_sixteen_outputs_of_each_prompt() -> None:
     followed = [a.after for a in make_trace("agents", 0).arrivals if a.after is not None]
     assert len(followed) > len(set(followed))
     rollouts = make_trace("rollouts", 0, 64).arrivals
@@ -62,6 +62,6 @@ def test_a_day_is_busier_at_noon_than_at_midnight() -> None:
     assert sum(11 <= hour < 13 for hour in hours) > 2 * sum(hour in (23, 0) for hour in hours)
 
 
-def test_an_unknown_workload_is_refused_with_those_there_are() -> None:
+def test_an_unknown_workload_is_refused_with_a_list_of_the_known() -> None:
     with pytest.raises(ConfigError, match="'w5'; it must be one of w1, w2c8"):
         make_trace("w5", 0)

@@ -1,43 +1,50 @@
-"""Sends every request to the server's application, in this process, without a socket."""
+"""Sends every request of a batch to the server's ASGI application, in this process and without a socket."""
 
 import asyncio
 import json
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from starlette.types import ASGIApp, Message
 
-from transom.cli.batch.files import Answers, Asked
+from transom.cli.batch.files import Answers, BatchRequest
 from transom.config import ServerConfig
-from transom.engine.supervisor import Recipe, Supervisor
+from transom.engine.supervisor import EngineLaunch, Supervisor
 from transom.errors import ConfigError, TransomError
 from transom.server.app import Service, build_app
-from transom.server.input_processor import Intake
+from transom.server.input_processor import InputProcessor
 from transom.server.metrics import Metrics
 from transom.text.model_text import ModelText
 
 Progress = Callable[[int], None]
-"""Told of answers, and how many tokens of output each had."""
+"""Called for each answer with the number of its output tokens."""
 
 UNAVAILABLE = 503
 RETRIES = 3
 RETRY_SECONDS = 2.0
+"""An engine that crashed is usually replaced within this time."""
 
 
 async def run(
-    recipe: Recipe, name: str, text: ModelText, requests: Sequence[Asked], answers: Answers, told: Progress
+    launch: EngineLaunch,
+    name: str,
+    text: ModelText,
+    requests: Sequence[BatchRequest],
+    answers: Answers,
+    progress: Progress,
 ) -> None:
-    """All of them, as many at once as the engine runs and as many again waiting. TransomError, OSError."""
-    engine = await Supervisor.start(recipe)
+    """Answers all requests. TransomError if the engine or the output file fails."""
+    engine = await Supervisor.start(launch)
     try:
-        intake = Intake(text, name, engine.ready.context)
-        app = build_app(Service(engine, intake, Metrics(name, engine), ServerConfig()))
-        line = iter(requests)
+        processor = InputProcessor(text, name, engine.ready.context)
+        app = build_app(Service(engine, processor, Metrics(name, engine), ServerConfig()))
+        # As many requests again as can run wait in the scheduler's queue: it sorts them by cached prefix.
         workers = 2 * engine.ready.max_running_requests
+        remaining = iter(requests)
         async with asyncio.TaskGroup() as group:
             for _ in range(min(workers, len(requests))):
-                group.create_task(_work(app, line, answers, told))
+                group.create_task(_work(app, remaining, answers, progress))
     except ExceptionGroup as failed:
         raise _first(failed) from failed
     finally:
@@ -45,31 +52,36 @@ async def run(
 
 
 def _first(failed: ExceptionGroup) -> BaseException:
-    """The one that a user is told of; the others say the same, or come of it."""
+    """The first error. The later ones are the same error in other workers, or consequences of it."""
     error: BaseException = failed
     while isinstance(error, BaseExceptionGroup):
         error = error.exceptions[0]
     return error
 
 
-async def _work(app: ASGIApp, line: Any, answers: Answers, told: Progress) -> None:
-    for asked in line:
-        status, body, request_id = await _answer(app, asked)
+async def _work(
+    app: ASGIApp, remaining: Iterator[BatchRequest], answers: Answers, progress: Progress
+) -> None:
+    """Answers requests one after the other, until no request remains. All workers share `remaining`."""
+    for request in remaining:
+        status, body, request_id = await _answer(app, request)
         try:
-            answers.write(asked, status, body, request_id)
+            answers.write(request, status, body, request_id)
         except OSError as error:
             raise ConfigError(f"{answers.path}: {(error.strerror or str(error)).lower()}") from error
-        told(_output_tokens(body) if status == 200 else 0)
+        progress(_output_tokens(body) if status == 200 else 0)
 
 
-async def _answer(app: ASGIApp, asked: Asked) -> tuple[int, bytes, str]:
-    """Asked again when the engine died under it: with the same seed the answer is the same."""
+async def _answer(app: ASGIApp, request: BatchRequest) -> tuple[int, bytes, str]:
+    """Status, body and request id. Repeats the request if the engine crashed under it."""
     for _ in range(RETRIES):
-        status, body, request_id = await call(app, asked.endpoint, asked.body)
+        status, body, request_id = await call(app, request.endpoint, request.body)
         if status != UNAVAILABLE:
             return status, body, request_id
         await asyncio.sleep(RETRY_SECONDS)
-    raise TransomError(f"request {asked.custom_id!r}: the engine does not come back; what is done is kept")
+    raise TransomError(
+        f"request {request.custom_id!r}: the engine is still unavailable; finished answers are kept"
+    )
 
 
 async def call(app: ASGIApp, path: str, body: bytes) -> tuple[int, bytes, str]:
@@ -88,28 +100,29 @@ async def call(app: ASGIApp, path: str, body: bytes) -> tuple[int, bytes, str]:
         "client": None,
         "server": None,
     }
-    whole = asyncio.Event()
-    sent = [{"type": "http.request", "body": body, "more_body": False}]
-    started: dict[str, Any] = {}
+    complete = asyncio.Event()
+    unread = [{"type": "http.request", "body": body, "more_body": False}]
+    start: dict[str, Any] = {}
     pieces: list[bytes] = []
 
     async def receive() -> Message:
-        if sent:
-            return sent.pop()
-        await whole.wait()
+        if unread:
+            return unread.pop()
+        # The application watches for a disconnect while it generates; this client stays until the end.
+        await complete.wait()
         return {"type": "http.disconnect"}
 
     async def send(message: Message) -> None:
         if message["type"] == "http.response.start":
-            started.update(message)
+            start.update(message)
         else:
             pieces.append(message.get("body", b""))
             if not message.get("more_body"):
-                whole.set()
+                complete.set()
 
     await app(scope, receive, send)
-    headers = dict(started["headers"])
-    return started["status"], b"".join(pieces), headers.get(b"x-request-id", b"").decode()
+    headers = dict(start["headers"])
+    return start["status"], b"".join(pieces), headers.get(b"x-request-id", b"").decode()
 
 
 def _output_tokens(body: bytes) -> int:
@@ -117,5 +130,5 @@ def _output_tokens(body: bytes) -> int:
     return int(usage.get("completion_tokens", 0))
 
 
-def rate(tokens: int, began: float) -> str:
-    return f"{tokens / max(time.monotonic() - began, 1e-3):.0f} tokens/s"
+def rate(tokens: int, started_at: float) -> str:
+    return f"{tokens / max(time.monotonic() - started_at, 1e-3):.0f} tokens/s"

@@ -1,4 +1,4 @@
-"""The loop at the terminal: read a line, stream an answer, say what it took."""
+"""The terminal loop: reads a line, streams the answer, prints its token counts and speed."""
 
 import signal
 import sys
@@ -11,7 +11,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.text import Text
 
-from transom.cli.chat_app.partner import Partner, Spent, Style
+from transom.cli.chat_app.backend import AnswerUsage, Backend, Settings
 from transom.cli.chat_app.session import Quit, Say, Session, Show
 from transom.cli.chat_app.wrap import Wrapper
 from transom.errors import TransomError
@@ -22,11 +22,11 @@ MORE = ". "
 HISTORY_LINES = 1000
 
 
-def talk(partner: Partner, style: Style, system: str) -> None:
-    """Until the user leaves. Input that is not a terminal's is read to its end, without prompts."""
+def run_chat(backend: Backend, settings: Settings, system: str) -> None:
+    """Runs until the user leaves. Input from a pipe is read to its end, without prompts."""
     console = Console(highlight=False, soft_wrap=True)
-    session = Session(partner, system)
-    console.print(Text(f"{partner.name}. /help lists commands; Ctrl-D leaves.", style="dim"))
+    session = Session(backend, system)
+    console.print(Text(f"{backend.name}. /help lists commands; Ctrl-D leaves.", style="dim"))
     with _history():
         for line in _lines():
             match session.take(line):
@@ -36,87 +36,87 @@ def talk(partner: Partner, style: Style, system: str) -> None:
                     for shown in lines:
                         console.print(Text(shown, style="cyan"))
                 case Say():
-                    _answer(console, partner, session, style)
+                    _answer(console, backend, session, settings)
 
 
-def _answer(console: Console, partner: Partner, session: Session, style: Style) -> None:
-    heard = _Heard(Wrapper(console.width) if console.is_terminal else None)
+def _answer(console: Console, backend: Backend, session: Session, settings: Settings) -> None:
+    answer = _Answer(Wrapper(console.width) if console.is_terminal else None)
     try:
-        with _interrupts(partner):
-            for piece in partner.answer(session.messages, style):
-                heard.take(piece)
+        with _interrupting(backend):
+            for part in backend.answer(session.messages, settings):
+                answer.add(part)
     except TransomError as error:
         console.print(Text(str(error), style="red"))
-    if heard.text:
+    if answer.text:
         console.print()
-        session.answered("".join(heard.text))
-        console.print(Text(heard.summary(), style="dim"))
+        session.add_answer("".join(answer.text))
+        console.print(Text(answer.summary(), style="dim"))
     else:
-        session.unanswered()
+        session.drop_unanswered()
 
 
 @dataclass(slots=True)
-class _Heard:
-    """One answer so far. Mutable. A pipe gets the text as it is."""
+class _Answer:
+    """One answer so far. Mutable. Without a wrapper, as for a pipe, the text is printed unchanged."""
 
     wrapper: Wrapper | None
     text: list[str] = field(default_factory=list)
-    spent: Spent | None = None
-    asked_at: float = field(default_factory=time.monotonic)
+    usage: AnswerUsage | None = None
+    sent_at: float = field(default_factory=time.monotonic)
     first_at: float | None = None
 
-    def take(self, piece: str | Spent) -> None:
-        if isinstance(piece, Spent):
-            self.spent = piece
-        elif piece:
+    def add(self, part: str | AnswerUsage) -> None:
+        if isinstance(part, AnswerUsage):
+            self.usage = part
+        elif part:
             if self.first_at is None:
                 self.first_at = time.monotonic()
-            self.text.append(piece)
-            # Not through rich: an answer's brackets are no markup, and it flushes per line.
-            sys.stdout.write(self.wrapper.take(piece) if self.wrapper else piece)
+            self.text.append(part)
+            # Not through rich: it would read brackets as markup, and flush only at the end of a line.
+            sys.stdout.write(self.wrapper.add(part) if self.wrapper else part)
             sys.stdout.flush()
 
     def summary(self) -> str:
         now = time.monotonic()
         first = self.first_at or now
-        waited = f"first word after {first - self.asked_at:.2f} s"
-        if self.spent is None:
-            return f"interrupted; {waited}"
-        speed = self.spent.output / max(now - first, 1e-3)
+        latency = f"first token after {first - self.sent_at:.2f} s"
+        if self.usage is None:
+            return f"interrupted; {latency}"
+        speed = self.usage.output / max(now - first, 1e-3)
         return (
-            f"{self.spent.output} tokens, {speed:.0f}/s; {waited}; "
-            f"{self.spent.cached} of {self.spent.prompt} prompt tokens reused"
+            f"{self.usage.output} tokens, {speed:.0f}/s; {latency}; "
+            f"{self.usage.cached} of {self.usage.prompt} prompt tokens cached"
         )
 
 
 def _lines() -> Iterator[str]:
-    """The user's inputs. Ctrl-C at the prompt drops what was typed."""
+    """The user's inputs. Ctrl-C at the prompt discards the lines typed so far."""
     interactive = sys.stdin.isatty()
-    kept: list[str] = []
+    lines: list[str] = []
     while True:
         try:
-            line = input((MORE if kept else PROMPT) if interactive else "")
+            line = input((MORE if lines else PROMPT) if interactive else "")
         except EOFError:
             if interactive:
                 print()
-            if kept:
-                yield "\n".join(kept)
+            if lines:
+                yield "\n".join(lines)
             return
         except KeyboardInterrupt:
             print()
-            kept = []
+            lines = []
             continue
         if line.endswith("\\"):
-            kept.append(line[:-1])
+            lines.append(line[:-1])
             continue
-        yield "\n".join([*kept, line])
-        kept = []
+        yield "\n".join([*lines, line])
+        lines = []
 
 
 @contextmanager
-def _interrupts(partner: Partner) -> Iterator[None]:
-    """Within, Ctrl-C ends the answer and nothing else."""
-    before = signal.signal(signal.SIGINT, lambda *_: partner.interrupt())
+def _interrupting(backend: Backend) -> Iterator[None]:
+    """Inside the block, Ctrl-C ends the answer and not the program."""
+    before = signal.signal(signal.SIGINT, lambda *_: backend.interrupt())
     try:
         yield
     finally:
@@ -125,7 +125,7 @@ def _interrupts(partner: Partner) -> Iterator[None]:
 
 @contextmanager
 def _history() -> Iterator[None]:
-    """Arrow keys find what was typed, today and before."""
+    """Inside the block, arrow keys recall earlier inputs, also those of earlier runs."""
     if not sys.stdin.isatty():
         yield
         return
@@ -148,5 +148,5 @@ def _history() -> Iterator[None]:
 
 
 def _keep_private(file: Path) -> None:
-    """What one says to a model is nobody else's business."""
+    """Creates the history file readable by its owner only: conversations are private."""
     file.touch(mode=0o600, exist_ok=True)

@@ -1,29 +1,30 @@
-"""Breaks what streams to a terminal between words, not within them."""
+"""Breaks streamed text between words at the width of the terminal."""
 
 from rich.cells import cell_len
 
 WIDE = 2
-"""Cells of a character that a line may end after, as Chinese and Japanese ones are."""
+"""Terminal cells of a wide character, as in Chinese and Japanese. A line may break after each of them."""
 
 
 class Wrapper:
-    """Owns where the cursor is, on a screen of `width` cells. Mutable.
+    """Tracks the cursor on a screen of `width` cells. Mutable.
 
-    Text is shown as it comes. A word that turns out not to fit is taken back and begun on the next line;
-    one longer than a line is cut. The last cell stays empty: a cursor behind it is not where it seems.
+    Text is shown as it arrives. A word that turns out not to fit is erased and repeated on the next line; a
+    word longer than a line is split. The last cell stays empty, because terminals disagree on the position of
+    the cursor behind it.
     """
 
     def __init__(self, width: int) -> None:
         self._limit = max(1, width - 1)
         self._column = 0
         self._word = ""
-        """Since the last place where a line may end."""
+        """Text since the last position where a line may break."""
 
-    def take(self, piece: str) -> str:
-        """What to write for the next piece of text."""
-        return "".join([self._shown(character) for character in piece])
+    def add(self, text: str) -> str:
+        """The output for the next part of the text, control sequences included."""
+        return "".join([self._output(character) for character in text])
 
-    def _shown(self, character: str) -> str:
+    def _output(self, character: str) -> str:
         if character == "\n":
             return self._begin_line("")
         cells = cell_len(character)

@@ -1,0 +1,12 @@
+"""What every campaign, story and test of the cache and the scheduler is played on.
+
+`cache_world`      a cache, its requests, and page contents that are checked at every read
+`scheduler_world`  a scheduler on such a cache, driven iteration by iteration
+`runner`           a runner that computes nothing, checks every read, and fails on demand
+`expected`         the tokens that each request must produce
+`events`           commands and faults that a campaign or a test injects
+
+The oracles (`mixes`, `residency`, `repair_oracle`) restate in the plainest way what a query reads, what the
+radix tree holds and what a repair needs. They share no formula with `transom.kv` or `transom.sched`, so that
+an error there cannot hide here.
+"""
