@@ -1,9 +1,9 @@
 """Rollouts for reinforcement learning: sampled log-probabilities equal those of a separate scoring pass.
 
-A token's logits are a function, to the bit, of the tokens before it. Tokens that were sampled one by one, with
-a cached prefix, therefore have exactly the log-probabilities that one pass over the finished text computes.
-Here a second engine, without a prefix cache, computes them. The sampling policy and the scored policy are the
-same, so a trainer needs no correction for a difference between the two.
+A token's logits are a function, to the bit, of the tokens before it. Tokens that were sampled one by one,
+with a cached prefix, therefore have exactly the log-probabilities that one pass over the text computes. A
+second engine, without a prefix cache, computes them here. The sampling policy and the scored policy are
+the same, so a trainer needs no correction for a difference.
 
 python examples/rollouts.py
 """
