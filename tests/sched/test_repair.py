@@ -49,7 +49,7 @@ def test_a_repair_takes_no_full_page_before_the_full_pages_end() -> None:
     second = world.submit([*prompt(44), 7], 2)
     world.finish()
     assert world.spans(second)[0][0] == 37
-    assert world.cache.stats().components[0].reclaimed == 0
+    assert world.cache.stats().components[0].evicted == 0
 
 
 def test_a_repair_retracted_in_the_middle_gives_its_pages_back_and_is_repaired_again() -> None:

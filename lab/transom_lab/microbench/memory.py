@@ -15,9 +15,8 @@ import numpy as np
 
 from transom.bench.sheet import ResultFiles, Row, Sheet, publish
 from transom.kv.cache import CacheLayout, HybridCache
-from transom.kv.check import inside
+from transom.kv.check import evict, inside
 from transom.kv.component_specs import Full, Window
-from transom.kv.eviction import reclaim
 from transom.kv.holding import Holding
 from transom.kv.journal import Journal
 from transom.kv.pool import PagePool
@@ -180,8 +179,7 @@ class CacheBench:
         before = inside(self.cache).pools[component].free
 
         def one(n: int) -> None:
-            with self.cache.transaction():
-                reclaim(inside(self.cache).tree, component, pages)
+            evict(self.cache, component, pages)
 
         median = median_us(one, nothing, EVICTION_ROUNDS)
         assert inside(self.cache).pools[component].free >= before + EVICTION_ROUNDS * pages
@@ -195,6 +193,6 @@ def allocate_free(capacity: int, load: CacheLoad) -> float:
 
     def both(n: int) -> None:
         with journal.transaction():
-            pool.give(pool.take(load.evicted, 1), 1)
+            pool.free_private(pool.allocate(load.evicted, 1), 1)
 
     return median_us(both, nothing, 6 * load.rounds)

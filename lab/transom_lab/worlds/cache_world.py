@@ -9,8 +9,8 @@ from numpy.typing import ArrayLike, NDArray
 
 from transom.kv.cache import CacheLayout, Holding, HybridCache, Namespace, Offer
 from transom.kv.check import check, inside
+from transom.kv.node import Node
 from transom.kv.pool import owner_of
-from transom.kv.radix_tree import Node
 from transom.steps import Discard, PageCopy
 from transom.values import RequestId, Tokens
 from transom_lab.worlds import residency
