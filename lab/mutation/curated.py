@@ -123,7 +123,7 @@ REPLACE_LOCKED_FULL = (
     "pool.reference(theirs[both]); "
     "pool._state[theirs[both]] = -1; "
     "pool.unreference(theirs[both]); "
-    "pool.release(theirs[both])"
+    "pool.free_evicted(theirs[both])"
 )
 """The pages of the request take the place of the tree's, which are freed whether or not a row reads them."""
 
@@ -147,17 +147,28 @@ REPORT_B = Curated(
 KV = (
     REPORT_A,
     REPORT_B,
-    Curated("a page is freed twice", "kv", "HybridCache._return_private", "_.give(...)", "{all}; {all}"),
+    Curated(
+        "a page is freed twice", "kv", "HybridCache._free_private", "_.free_private(...)", "{all}; {all}"
+    ),
     Curated("references of a hit are skipped", "kv", "HybridCache._begin", "_.reference(...)", DROPPED),
     Curated(
-        "the page to copy from is not referenced", "kv", "HybridCache._take_own", "_.reference(...)", DROPPED
+        "the page to copy from is not referenced",
+        "kv",
+        "HybridCache._allocate_own",
+        "_.reference(...)",
+        DROPPED,
     ),
     Curated("pages of a dropped request are leaked", "kv", "HybridCache.drop", "_._let_go(...)", DROPPED),
-    Curated("pages are taken without making room", "kv", "HybridCache.extend", "_._make_room(...)", DROPPED),
-    Curated("inexact pages are published", "kv", "HybridCache.publish", "_._give_up_inexact(...)", DROPPED),
+    Curated("pages are taken without making room", "kv", "HybridCache.extend", "_._evict_for(...)", DROPPED),
+    Curated("inexact pages are published", "kv", "HybridCache.publish", "_._let_go_of_inexact(...)", DROPPED),
     Curated("a flush keeps the epoch", "kv", "HybridCache.flush", "_ + 1", "{0}"),
     Curated(
-        "salts share prefixes", "kv", "HybridCache.namespace", "Namespace(_, _, _)", 'Namespace({0}, "", {2})'
+        "salts share prefixes",
+        "kv",
+        "HybridCache.namespace",
+        "Namespace(_, _, _)",
+        'Namespace({0}, "", {2})',
+        seed=1,
     ),
     Curated(
         "holes are not filled", "kv", "Publisher._merge", "(_ != 0) & (_ == 0)", "({0} != 0) & ({1} < 0)"
@@ -170,7 +181,7 @@ KV = (
         "_.reference(...)",
         DROPPED,
     ),
-    Curated("duplicates are not freed", "kv", "Publisher._return_duplicates", "_.give(...)", DROPPED),
+    Curated("duplicates are not freed", "kv", "Publisher._return_duplicates", "_.free_private(...)", DROPPED),
     Curated("a repair starts a window too late", "kv", "repair_start", "min(_, _)", "{0}"),
     Curated(
         "a repair reads before its start",
@@ -180,18 +191,24 @@ KV = (
         "StartPoint({0}, {1}, {2})",
     ),
     Curated("a hit is the whole prompt", "kv", "start_options", "max(0, len(_) - 1)", "len({0})"),
-    Curated("a hit reads a hole", "kv", "_PathRules.hole", "_.rfind(0, _, _)", "{0}.rfind(0, {1} + 1, {2})"),
+    Curated("a hit reads a hole", "kv", "_HitSearch.hole", "_.rfind(0, _, _)", "{0}.rfind(0, {1} + 1, {2})"),
     Curated(
-        "a page that a row reads is evicted", "kv", "_idle", "_.idle_among(_)", "node.resident[component]"
+        "a page that a row reads is evicted",
+        "kv",
+        "_idle_pages",
+        "_.idle_among(_)",
+        "node.resident[component]",
     ),
     Curated("a row names what it let go", "kv", "PageTable.clear", "_[...] = _", DROPPED),
     Curated("the oldest change is undone first", "kv", "Journal.unwind", "_.pop()", "{0}.pop(0)"),
     Curated("a page's change of owner is not undone", "kv", "PagePool.adopt", "_.log(...)", DROPPED),
     Curated("an undone event is told", "kv", "EventLog.record", "_.log(...)", DROPPED),
-    Curated("a fork shares without references", "kv", "share", "_.reference(...)", DROPPED),
+    Curated("a fork shares without references", "kv", "share_pages", "_.reference(...)", DROPPED),
     Curated("a fork copies a token too few", "kv", "copy_of", "min(_, _)", "{all} - 1"),
-    Curated("a withdrawn snapshot stays", "kv", "SnapshotKeeper.withdraw", "_.evict_pages(...)", DROPPED),
-    Curated("the most recently used goes first", "kv", "LeastRecentlyUsed.worth", "_.last", "-{all}"),
+    Curated(
+        "a withdrawn snapshot stays", "kv", "SnapshotKeeper.withdraw", "_.evict_pages(...)", DROPPED, seed=159
+    ),
+    Curated("the most recently used goes first", "kv", "LeastRecentlyUsed.priority", "_.last_used", "-{all}"),
 )
 
 SCHED = (

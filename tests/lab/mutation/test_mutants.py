@@ -26,7 +26,7 @@ def test_tests_of_the_edited_module_run_first_and_the_slowest_last() -> None:
 
 
 def test_an_edit_is_noticed_in_a_copy_of_the_tree() -> None:
-    edit = next(e for e in POOL if e.function == "PagePool.take" and e.kind == "drop statement")
+    edit = next(e for e in POOL if e.function == "PagePool.__init__" and e.kind == "drop statement")
     before = source_of("kv.pool")
     assert judge(edit, ["tests/sched/test_step_cost.py"]).noticed_by == ""
     assert judge(edit, ["tests/kv/test_pool.py"]).noticed_by.startswith("tests/kv/test_pool.py::test_")
