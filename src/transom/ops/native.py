@@ -173,6 +173,7 @@ class NativeOps:
 
     def sample(self, logits: F32, sampling: SamplingRows) -> tuple[I32, F32]:
         tokens, logprobs = np.empty(len(logits), np.int32), np.empty(len(logits), np.float32)
+        # In the order of the extension's arguments.
         columns = [getattr(sampling, field.name) for field in fields(sampling)]
         _native.sample(logits, *columns, tokens, logprobs)
         return tokens, logprobs

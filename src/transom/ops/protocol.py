@@ -170,7 +170,8 @@ class SamplingRows:
     """Sampling parameters, one per row of logits.
 
     temperature float32, top_k int32, top_p float32, min_p float32, seed uint64, position int32. `position`
-    is the position of the sampled token, the counter of the random generator.
+    is the position of the sampled token, the counter of the random generator. The native backend passes the
+    fields to the extension in this order.
     """
 
     temperature: F32
