@@ -76,7 +76,7 @@ def test_a_row_alone_has_the_bits_it_has_in_a_batch(native: NativeOps, precision
 
 @pytest.mark.parametrize(("low", "high"), [(0, 15), (-16, 15), (-32, 32), (-33, 32), (-32, 33)])
 def test_codes_of_few_bits_have_the_bits_of_the_reference(native: NativeOps, low: int, high: int) -> None:
-    """Kernels may multiply bytes if all codes are small: no sum may saturate, and -33 and 33 are not small."""
+    """Kernels may multiply bytes if codes are small: no sum may saturate, and -33 and 33 are not small."""
     rng = np.random.default_rng(0)
     for group, zero_offsets in ((16, False), (32, True)):
         codes = np.where(rng.random((77, 96)) < 0.5, high, low)
