@@ -1,14 +1,14 @@
-"""An engine process whose model repeats the prompt: the real loop and messages, no scheduler and no model.
+"""An engine process that repeats the prompt: real messages and the real loop, but no scheduler and no model.
 
-Byte tokens; 256 begins, 257 ends. What a prompt contains decides what happens to it:
+Tokens are bytes; 256 begins a prompt, 257 ends an output. A word in the prompt selects the behaviour:
     REJECT   refused at submit
     STALL    three tokens, then nothing more until it is aborted
     FAIL     one token, then the request ends with an error
     CRASH    three tokens, then the loop raises
-    EXIT     three tokens, then the process is gone without a word
-A model named `broken` does not load, one named `slow` never does; any other answers, `chatty` after writing
-to standard input and output. `gate FOLDER` loads at once when it is the first there; later ones wait for a
-file `open`, and what that says is the model that they are.
+    EXIT     three tokens, then the process exits without a message
+The name of the model selects how it loads. `broken` fails and `slow` never finishes. `chatty` first writes to
+standard input and output. The first `gate FOLDER` of a folder loads at once; later ones wait for the file
+`open` in it, and load as the model that the file names.
 """
 
 import os
@@ -65,7 +65,7 @@ class Echo:
 
 
 def alternatives(request: Request) -> tuple[Alternative, ...]:
-    """A, B, C, ... ever less probable."""
+    """A, B, C, ..., each less probable than the one before."""
     return tuple(Alternative(ord("A") + n, -1.0 - n) for n in range(request.logprobs.top))
 
 
@@ -172,7 +172,7 @@ class FakeSteps:
         return [*scored, chosen]
 
     def _scored(self, echo: Echo) -> list[Event]:
-        """A token's log-probability says its position; siblings are told nothing."""
+        """Prompt logprobs: each is minus the token's position. Siblings get none."""
         request = echo.request
         first = request.logprobs.prompt_from
         if first is None or any(sibling.id == request.id for sibling in request.siblings):
@@ -216,7 +216,7 @@ def load(config: EngineConfig) -> tuple[wire.Ready, process.Steps]:
 
 
 def passed(folder: Path) -> str:
-    """The model that the gate lets through."""
+    """The name of the model that loads once the gate is open."""
     try:
         (folder / "first").touch(exist_ok=False)
         return "echo"

@@ -1,4 +1,7 @@
-"""Random schedules of a real engine, and what every logit in them must equal: the cold run."""
+"""Random schedules of a real engine, and the cold run that every row of logits must equal to the bit.
+
+The cold run computes one request alone, in one chunk, without a cache.
+"""
 
 import hashlib
 import random
@@ -12,7 +15,7 @@ from transom.engine.batch import sampled_rows
 from transom.engine.engine import Engine
 from transom.engine.runner import ModelRunner
 from transom.kv.check import check
-from transom.models.decoder import Batch, forward, head
+from transom.models.decoder import Batch, head, hidden
 from transom.models.spec import Model
 from transom.ops.protocol import F32, Ops, SpanRows
 from transom.ops.reference import ReferenceOps
@@ -34,15 +37,16 @@ from transom.values import (
 )
 from transom.wire import Abort, Command, Submit
 
-TURNS_MAX = 5000
+ITERATIONS_MAX = 5000
 OUTPUTS_MAX = 96
 OUTPUTS_SEEN = 32
 
 
 class RecordingRunner:
-    """Runs the model; keeps, by request and position, digests of the logits it chose from. Mutable.
+    """Runs the model and records a digest of the logits of every sampled token. Mutable.
 
-    Siblings are known by their seeds: see `random_requests`. Log-probabilities of prompts are kept too.
+    `digests` is keyed by request and position. A span names its siblings only by sampling parameters, so
+    `by_seed` maps the seeds, which `random_requests` makes unique, to request ids.
     """
 
     def __init__(self, ops: Ops, runner: ModelRunner) -> None:
@@ -54,30 +58,30 @@ class RecordingRunner:
 
     def run(self, work: StepWork) -> StepResult:
         rows = self._runner.hidden(work)
-        chosen = head(self._ops, self._runner.model, rows[sampled_rows(work)])
+        logits = head(self._ops, self._runner.model, rows[sampled_rows(work)])
         sampling = [span for span in work.spans if span.sampling is not None]
         self.spans += [(span.request, span.start, span.end) for span in work.spans]
-        for span, row in zip(sampling, chosen, strict=True):
-            for output in (span.request, *(self.by_seed[how.seed] for how in span.siblings)):
-                assert (output, span.end) not in self.digests, f"{(output, span.end)} was chosen twice"
+        for span, row in zip(sampling, logits, strict=True):
+            for output in (span.request, *(self.by_seed[sibling.seed] for sibling in span.siblings)):
+                assert (output, span.end) not in self.digests, f"{(output, span.end)} was sampled twice"
                 self.digests[output, span.end] = digest(row)
         return self._runner.results(work, rows)
 
 
 def digest(row: F32) -> bytes:
-    """Of all bits: the rows themselves, of a vocabulary of 262,144, would fill the memory."""
+    """A digest of all bits. The rows themselves, with a vocabulary of 262,144, would fill the memory."""
     return hashlib.blake2b(row.tobytes(), digest_size=16).digest()
 
 
 @dataclass(slots=True)
 class Played:
-    """What a schedule brought. Mutable while it is played."""
+    """Outputs, ends and prompt logprobs of a schedule, by request. Mutable while the schedule runs."""
 
     outputs: dict[RequestId, list[int]] = field(default_factory=dict)
     ended: dict[RequestId, Ended] = field(default_factory=dict)
-    scores: dict[RequestId, list[SampledToken]] = field(default_factory=dict)
+    prompt_logprobs: dict[RequestId, list[SampledToken]] = field(default_factory=dict)
 
-    def hear(self, event: Event) -> None:
+    def record(self, event: Event) -> None:
         assert event.request not in self.ended, f"{event} after {self.ended[event.request]}"
         match event:
             case Ended():
@@ -85,11 +89,11 @@ class Played:
             case TokenSampled():
                 self.outputs.setdefault(event.request, []).append(event.token)
             case PromptLogprobs():
-                self.scores.setdefault(event.request, []).extend(event.tokens)
+                self.prompt_logprobs.setdefault(event.request, []).extend(event.tokens)
 
 
 class SameWeights:
-    """An update that brings what was there."""
+    """Weights that an update replaces by themselves."""
 
     def check(self, source: str) -> None:
         pass
@@ -99,16 +103,16 @@ class SameWeights:
 
 
 def play(engine: Engine, runner: RecordingRunner, arrivals: Sequence[tuple[int, Command]]) -> Played:
-    """Gives each command at its turn, and goes on until every request has ended; checks all invariants.
+    """Runs a schedule until every request has ended, and checks all invariants after each iteration.
 
-    The clock counts turns.
+    `arrivals` pairs each command with the iteration that receives it. The clock counts iterations.
     """
     played = Played()
     pending = sorted(arrivals, key=lambda arrival: arrival[0])
     submitted = [command.request for _, command in pending if isinstance(command, Submit)]
     wanted = {output.id for request in submitted for output in outputs_of(request)}
     runner.by_seed = {sibling.sampling.seed: sibling.id for r in submitted for sibling in r.siblings}
-    for number in range(TURNS_MAX):
+    for number in range(ITERATIONS_MAX):
         due = [command for at, command in pending if at <= number]
         pending = [(at, command) for at, command in pending if at > number]
         outcome = iterate(engine.scheduler, due, runner, float(number), SameWeights())
@@ -116,16 +120,16 @@ def play(engine: Engine, runner: RecordingRunner, arrivals: Sequence[tuple[int, 
         assert not outcome.rejected, outcome.rejected
         check(engine.cache)
         for event in outcome.events:
-            played.hear(event)
+            played.record(event)
         if not pending and wanted <= played.ended.keys():
             return played
-    raise AssertionError(f"{wanted - played.ended.keys()} not ended after {TURNS_MAX} turns")
+    raise AssertionError(f"{wanted - played.ended.keys()} not ended after {ITERATIONS_MAX} iterations")
 
 
 def cold_logits(
     ops: Ops, model: Model, tokens: Sequence[int], first: int, kv_type: KVType = KVType.FLOAT16
 ) -> F32:
-    """Logits after tokens[:first], tokens[:first + 1], ... of one request alone: no cache, one chunk."""
+    """Logits after tokens[:first], tokens[:first + 1], ...: one request alone, one chunk, no cache."""
     count = len(tokens)
     store = KVStore(model.spec.page_shapes(count, kv_type), (1,) * len(model.spec.components))
     table = np.ones((1, 1), dtype=np.int32)
@@ -139,18 +143,19 @@ def cold_logits(
         token_rows=np.zeros(count, dtype=np.int32),
     )
     wanted = np.arange(first - 1, count, dtype=np.int32)
-    return forward(ops, model, kv, Batch(np.array(tokens, dtype=np.int32), (spans,) * len(kv), wanted))
+    batch = Batch(np.array(tokens, dtype=np.int32), (spans,) * len(kv), wanted)
+    return head(ops, model, hidden(ops, model, kv, batch))
 
 
 def assert_equal_to_cold(
     ops: Ops, model: Model, requests: Sequence[Request], played: Played, runner: RecordingRunner
 ) -> None:
-    """Every row of logits the schedule chose from has the bits of the cold run; so has every score."""
+    """Asserts that the logits of all sampled tokens and all prompt logprobs have the bits of the cold run."""
     for request in (output for asked in requests for output in outputs_of(asked)):
         outputs, end = played.outputs.get(request.id, []), played.ended[request.id]
-        scores = played.scores.get(request.id, [])
-        if outputs or scores or end.reason is FinishReason.LENGTH:
-            assert_scores_equal_cold(ops, model, request, scores, cut=not outputs and scores != [])
+        found = played.prompt_logprobs.get(request.id, [])
+        if outputs or found or end.reason is FinishReason.LENGTH:
+            assert_prompt_logprobs_equal_cold(ops, model, request, found, cut=not outputs and found != [])
         if not outputs:
             continue
         tokens = [*request.prompt.tolist(), *outputs[:-1]]
@@ -160,29 +165,29 @@ def assert_equal_to_cold(
             assert runner.digests[request.id, position] == digest(cold[number]), (request.id, position)
 
 
-def assert_scores_equal_cold(
-    ops: Ops, model: Model, request: Request, scores: Sequence[SampledToken], *, cut: bool = False
+def assert_prompt_logprobs_equal_cold(
+    ops: Ops, model: Model, request: Request, found: Sequence[SampledToken], *, cut: bool = False
 ) -> None:
-    """Log-probabilities of the prompt, and of alternatives: to the bit, as numpy has them.
+    """Asserts that prompt logprobs and alternatives equal to the bit those that numpy computes, cold.
 
-    Of all its tokens, or `cut`: of those told before it ended without an output.
+    With `cut`, the request ended during its prompt, and only the prompt logprobs reported until then count.
     """
     first, top = request.logprobs.prompt_from, request.logprobs.top
     if first is None:
-        assert not scores
+        assert not found
         return
     prompt = request.prompt[max(1, first) :]
-    prompt = prompt[: len(scores)] if cut else prompt
+    prompt = prompt[: len(found)] if cut else prompt
     rows = cold_logits(ops, model, request.prompt.tolist(), max(1, first))[: len(prompt)]
     logprobs, best, best_logprobs = ReferenceOps().logprobs(rows, prompt, top)
-    assert [score.token for score in scores] == prompt.tolist()
-    assert [score.logprob for score in scores] == logprobs.tolist()
-    assert [[a.token for a in score.top] for score in scores] == best.tolist()
-    assert [[a.logprob for a in score.top] for score in scores] == best_logprobs.tolist()
+    assert [token.token for token in found] == prompt.tolist()
+    assert [token.logprob for token in found] == logprobs.tolist()
+    assert [[a.token for a in token.top] for token in found] == best.tolist()
+    assert [[a.logprob for a in token.top] for token in found] == best_logprobs.tolist()
 
 
 def random_requests(rng: random.Random, count: int, vocabulary: int, longest: int) -> list[Request]:
-    """Requests of which most share a prefix with another, greedy and sampled, short and long."""
+    """Requests that mostly share a prefix with another one; greedy and sampled, short and long."""
     stem = [rng.randrange(4, vocabulary) for _ in range(longest)]
     requests = []
     for number in range(count):
@@ -200,7 +205,7 @@ def random_requests(rng: random.Random, count: int, vocabulary: int, longest: in
 
 
 def random_arrivals(rng: random.Random, requests: Sequence[Request]) -> list[tuple[int, Command]]:
-    """All but one at random turns within a few steps; one more of the same prompts is aborted under way."""
+    """Submits `requests` at random iterations, and one more with a known prompt, which is aborted."""
     arrivals: list[tuple[int, Command]] = [(rng.randrange(0, 12), Submit(request)) for request in requests]
     victim = requests[0]
     doomed = Request(RequestId(len(requests) + 1), victim.prompt, max_tokens=64, sampling=Sampling(seed=1))
@@ -209,7 +214,10 @@ def random_arrivals(rng: random.Random, requests: Sequence[Request]) -> list[tup
 
 
 def build(model: Model, ops: Ops, config: EngineConfig) -> tuple[Engine, RecordingRunner]:
-    """Of late its answers were short, so that more begin than fit to their ends, and are retracted."""
+    """An engine that expects short outputs.
+
+    It admits more requests than fit until their ends, so that some are retracted.
+    """
     engine = Engine(config, model, ops)
     for _ in range(HISTORY):
         engine.scheduler._requests.outputs.add(OUTPUTS_SEEN)

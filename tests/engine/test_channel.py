@@ -16,7 +16,7 @@ from transom.engine.process import Mailbox, Stop
 from transom.values import RequestId
 
 LARGE_BYTES = 1 << 20
-"""More than a socket takes while nobody reads."""
+"""More than a socket buffers without a reader."""
 
 
 @contextmanager
@@ -31,7 +31,7 @@ def pair() -> Iterator[tuple[Channel, Channel]]:
 
 @contextmanager
 def mailbox() -> Iterator[tuple[Channel, Mailbox]]:
-    """The server's end, and the engine's."""
+    """The server's end and the engine's mailbox."""
     with pair() as (server, engine):
         yield server, Mailbox(engine)
 
@@ -63,7 +63,7 @@ def test_an_absurd_length_is_refused_at_once() -> None:
         Frames().feed((FRAME_BYTES_MAX + 1).to_bytes(4, "little"))
 
 
-def test_what_the_socket_does_not_take_is_kept_in_order_and_nothing_waits() -> None:
+def test_bytes_that_the_socket_does_not_take_are_kept_in_order_without_blocking() -> None:
     bodies = [bytes([i]) * LARGE_BYTES for i in range(4)] + [b"small"]
     with pair() as (one, other):
         for body in bodies:
@@ -89,8 +89,8 @@ def test_both_directions_may_be_full_at_once() -> None:
         assert got == ([b"2" * LARGE_BYTES], [b"1" * LARGE_BYTES])
 
 
-def test_closing_waits_for_a_reader_that_reads() -> None:
-    """With patience, all that was unsent arrives; without, the end comes at once."""
+def test_closing_with_patience_waits_for_a_reader() -> None:
+    """With patience, all unsent bytes arrive before the end of file."""
     with pair() as (one, other):
         one.send(b"x" * LARGE_BYTES)
 
@@ -106,7 +106,7 @@ def test_closing_waits_for_a_reader_that_reads() -> None:
         assert asyncio.run(read()) == [b"x" * LARGE_BYTES]
 
 
-def test_death_in_the_middle_of_a_frame_is_the_end_after_all_that_was_whole() -> None:
+def test_a_stream_that_ends_inside_a_frame_gives_the_complete_frames_and_then_ends() -> None:
     ours, theirs = socket.socketpair()
     with theirs:
         theirs.sendall(frame(b"whole") + frame(b"cut off")[:-1])
@@ -116,12 +116,12 @@ def test_death_in_the_middle_of_a_frame_is_the_end_after_all_that_was_whole() ->
     channel.close()
 
 
-def test_last_words_are_read_though_sending_fails_and_ours_were_never_read() -> None:
+def test_the_last_messages_are_read_although_sending_fails_and_ours_were_never_read() -> None:
     with pair() as (one, other):
         one.send(b"unread")
         other.send(b"last words")
         other.close()
-        one.send(b"nobody hears this")
+        one.send(b"never received")
         assert not one.unsent
         assert one.receive() == [b"last words"]
         assert one.ended
@@ -129,10 +129,10 @@ def test_last_words_are_read_though_sending_fails_and_ours_were_never_read() -> 
 
 @pytest.mark.parametrize("run", [asyncio.run, uvloop.run], ids=["asyncio", "uvloop"])
 @pytest.mark.parametrize("unread", [b"unread", b"x" * LARGE_BYTES], ids=["read", "read and written"])
-def test_every_event_loop_tells_of_a_death_with_words_of_ours_unread(
+def test_every_event_loop_reports_the_end_of_a_peer_that_left_our_bytes_unread(
     run: Callable[..., None], unread: bytes
 ) -> None:
-    """uvloop calls a reader once for an error condition, and never again."""
+    """uvloop calls a reader only once for an error condition."""
 
     async def body(one: Channel, other: Channel) -> None:
         loop = asyncio.get_running_loop()
@@ -162,7 +162,7 @@ def test_every_event_loop_tells_of_a_death_with_words_of_ours_unread(
 # ---------------------------------------------------------------- the engine's end
 
 
-def test_an_engine_whose_server_does_not_read_goes_on_and_keeps_the_order() -> None:
+def test_an_engine_with_a_server_that_does_not_read_continues_and_keeps_the_order() -> None:
     with mailbox() as (server, engine):
         sent = 0
         for sent in itertools.count(1):
@@ -179,8 +179,8 @@ def test_an_engine_whose_server_does_not_read_goes_on_and_keeps_the_order() -> N
         assert got == [flushed(number + 1) for number in range(sent)]
 
 
-def test_room_in_the_socket_is_no_message(monkeypatch: pytest.MonkeyPatch) -> None:
-    """An engine that has nothing to compute must not be woken into a turn by having been read."""
+def test_a_writable_socket_is_not_a_message(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An idle engine must not run an iteration only because the server has read its bytes."""
     with mailbox() as (server, engine):
         engine.send(flushed(1))
         while not engine._channel.unsent:
@@ -201,7 +201,7 @@ def test_room_in_the_socket_is_no_message(monkeypatch: pytest.MonkeyPatch) -> No
         assert waits >= 2
 
 
-def test_a_part_of_a_message_is_none() -> None:
+def test_part_of_a_message_is_not_delivered() -> None:
     ours, theirs = socket.socketpair()
     with ours:
         engine = Mailbox(Channel(theirs))
@@ -217,14 +217,14 @@ def test_a_part_of_a_message_is_none() -> None:
         engine.close()
 
 
-def test_the_end_comes_after_the_messages_before_it() -> None:
+def test_stop_comes_after_the_messages_sent_before_the_end() -> None:
     with mailbox() as (server, engine):
         server.send(abort(1))
         server.close()
         assert engine.receive(None) == [wire.Abort(RequestId(1)), Stop()]
 
 
-def test_whatever_else_is_readable_says_stop() -> None:
+def test_any_other_readable_descriptor_means_stop() -> None:
     readable, writable = os.pipe()
     with mailbox() as (server, engine):
         engine.stop_on(readable)

@@ -1,4 +1,4 @@
-"""The engine process and its client, over the real socket, with a model that repeats its prompt."""
+"""The engine process and its client over the real socket, with a fake model that repeats its prompt."""
 
 import asyncio
 import fcntl
@@ -30,7 +30,7 @@ COMMAND = (sys.executable, str(Path(__file__).with_name("fake_engine.py")))
 DEADLINE_SECONDS = 30
 LARGE_TOKENS = 50_000
 TOKEN_BYTES_MIN = 12
-"""Of a TokenOut on its way: a float and what is around it."""
+"""Bytes of an encoded TokenOut: a float and its surroundings."""
 
 
 def run(test: Callable[[], Awaitable[None]]) -> None:
@@ -73,13 +73,13 @@ async def collect(replies: Replies, count: int) -> tuple[dict[RequestId, list[in
 
 
 async def until(condition: Callable[[], bool]) -> None:
-    """Let the loop turn until something is true; `run` has the deadline."""
+    """Runs the event loop until the condition holds; `run` sets the deadline."""
     while not condition():
         await asyncio.sleep(0.001)
 
 
 def unread_bytes(client: EngineClient) -> int:
-    """What the engine has sent and the client has not looked at."""
+    """Bytes that the engine has sent and the client has not received."""
     count = bytearray(4)
     fcntl.ioctl(client._channel.fileno(), termios.FIONREAD, count)
     return int.from_bytes(count, sys.byteorder)
@@ -106,7 +106,7 @@ def test_tokens_and_one_end_arrive_in_order_for_each_of_many_requests() -> None:
     run(body)
 
 
-def test_leaving_the_replies_aborts_what_has_not_ended() -> None:
+def test_leaving_the_replies_aborts_unfinished_requests() -> None:
     async def body() -> None:
         async with engine() as client:
             with client.replies() as replies:
@@ -138,7 +138,7 @@ def test_cancelling_the_reader_aborts_its_request() -> None:
     run(body)
 
 
-def test_an_asked_for_abort_is_answered_with_an_end_that_has_the_usage() -> None:
+def test_an_abort_is_answered_with_an_end_that_has_the_usage() -> None:
     async def body() -> None:
         async with engine() as client:
             with client.replies() as replies:
@@ -153,7 +153,7 @@ def test_an_asked_for_abort_is_answered_with_an_end_that_has_the_usage() -> None
     run(body)
 
 
-def test_a_refused_request_ends_with_the_reason_and_others_go_on() -> None:
+def test_a_refused_request_ends_with_the_reason_and_the_other_continues() -> None:
     async def body() -> None:
         async with engine() as client:
             with client.replies() as replies:
@@ -298,7 +298,7 @@ def test_stopping_leaves_no_process() -> None:
     ],
     ids=["half a frame", "an absurd length", "no message"],
 )
-def test_an_engine_that_talks_nonsense_is_ended(words: str, message: str) -> None:
+def test_an_engine_that_sends_nonsense_is_killed(words: str, message: str) -> None:
     async def body() -> None:
         before = set(descendants(os.getpid()))  # servers of other tests
         with pytest.raises(TransomError, match=message):
@@ -308,7 +308,7 @@ def test_an_engine_that_talks_nonsense_is_ended(words: str, message: str) -> Non
     run(body)
 
 
-def test_what_an_engine_prints_is_no_message(capfd: pytest.CaptureFixture[str]) -> None:
+def test_text_that_an_engine_prints_is_not_a_message(capfd: pytest.CaptureFixture[str]) -> None:
     async def body() -> None:
         async with engine("chatty") as client:
             await client.flush()
@@ -335,7 +335,7 @@ def test_sigterm_ends_the_engine_and_sigint_does_not(number: signal.Signals) -> 
 def test_the_engine_ends_when_its_parent_is_gone(last: bytes) -> None:
     async def body() -> None:
         async with engine() as client:
-            # What the kernel does for a parent that was killed.
+            # The kernel closes the socket of a killed parent in the same way.
             client._channel._socket.sendall(last)
             client._channel._socket.shutdown(socket.SHUT_RDWR)
             assert await asyncio.to_thread(client._child.wait) == 0
@@ -343,7 +343,7 @@ def test_the_engine_ends_when_its_parent_is_gone(last: bytes) -> None:
     run(body)
 
 
-def test_an_engine_that_was_never_told_what_to_be_ends() -> None:
+def test_an_engine_that_never_receives_a_launch_ends() -> None:
     ours, theirs = socket.socketpair()
     with ours, theirs:
         child = subprocess.Popen(COMMAND, stdin=theirs.fileno())
@@ -351,8 +351,8 @@ def test_an_engine_that_was_never_told_what_to_be_ends() -> None:
         assert child.wait(DEADLINE_SECONDS) == 0
 
 
-def test_an_engine_that_does_not_read_holds_up_nobody_and_gets_all_in_order() -> None:
-    """More prompts than its socket takes: what is left waits here, and the loop goes on."""
+def test_an_engine_that_does_not_read_blocks_nothing_and_gets_all_messages_in_order() -> None:
+    """The prompts exceed the socket's buffer: the client keeps the rest without blocking its event loop."""
 
     async def body() -> None:
         async with engine() as client:
@@ -371,7 +371,7 @@ def test_an_engine_that_does_not_read_holds_up_nobody_and_gets_all_in_order() ->
     run(body)
 
 
-def test_a_server_that_does_not_read_gets_all_in_order_later() -> None:
+def test_a_server_that_does_not_read_gets_all_messages_in_order_later() -> None:
     async def body() -> None:
         async with engine() as client:
             with client.replies() as replies:
@@ -387,9 +387,7 @@ def test_a_server_that_does_not_read_gets_all_in_order_later() -> None:
     run(body)
 
 
-def test_a_request_too_many_tokens_old_is_dropped_without_harm() -> None:
-    """Replies for numbers nobody waits for any more are ignored."""
-
+def test_replies_to_abandoned_requests_are_ignored() -> None:
     async def body() -> None:
         async with engine() as client:
             for _ in range(20):

@@ -1,4 +1,8 @@
-"""Repair on the default model: fifteen windows of 512 below and between three full layers."""
+"""Repair on the default model: fifteen layers with a window of 512, between three full layers.
+
+A repair reads 7,665 tokens back, so the prompt cannot be short, and the test is slow. test_repair_bits.py
+proves the same of a tiny model, in the fast lane.
+"""
 
 from dataclasses import dataclass
 
@@ -19,7 +23,7 @@ from transom.weights.gguf import read_gguf
 from transom.weights.tokenizer import load_tokenizer
 from transom.wire import Submit
 
-pytestmark = pytest.mark.model
+pytestmark = [pytest.mark.model, pytest.mark.slow]
 
 PROMPT = 9072
 FULL_UNTIL = 9056
@@ -44,11 +48,11 @@ class Stage:
         cache = self.engine.cache
         return cache.offer(cache.namespace(RequestId(999), ""), tokens).begin
 
-    def press(self, other: Tokens) -> None:
-        """Other prompts need the windows; there is room for their full pages."""
+    def evict_windows_by(self, other: Tokens) -> None:
+        """Serves another prompt, which evicts windows but no full pages."""
         self.serve(other)
         full, windows = self.engine.cache.stats().components
-        assert full.reclaimed == 0 < windows.reclaimed
+        assert full.evicted == 0 < windows.evicted
 
 
 def test_a_lost_window_is_rebuilt_to_the_bit_from_full_pages_and_not_from_a_window_later(
@@ -66,7 +70,7 @@ def test_a_lost_window_is_rebuilt_to_the_bit_from_full_pages_and_not_from_a_wind
     first, second = text[10_000:12_000], text[12_000:14_000]
     cold = stage.serve(prompt)
 
-    stage.press(first)
+    stage.evict_windows_by(first)
     begin = stage.begin(prompt)
     assert begin.full_until == FULL_UNTIL and begin.clip == begin.start > 0
     assert WINDOWS * (WINDOW - 1) <= FULL_UNTIL - begin.start < WINDOWS * (WINDOW - 1) + 16
@@ -75,7 +79,7 @@ def test_a_lost_window_is_rebuilt_to_the_bit_from_full_pages_and_not_from_a_wind
     assert stage.begin(prompt) == StartPoint(PROMPT - 1, PROMPT - 1, PROMPT - 1), "a hit again"
     assert stage.serve(prompt) == cold
 
-    stage.press(second)
+    stage.evict_windows_by(second)
     right = match.repair_start
     monkeypatch.setattr(match, "repair_start", lambda *way: right(*way) + WINDOW - 1)
     assert stage.begin(prompt).start == begin.start + WINDOW - 1

@@ -1,4 +1,4 @@
-"""Pools share one number of bytes, or are cut by a ratio; memory given back is given back."""
+"""The smallest budget, and pages whose memory is returned to the operating system."""
 
 import numpy as np
 import pytest
@@ -15,7 +15,7 @@ def test_pages_are_discarded_in_runs() -> None:
     assert runs([]) == []
 
 
-def test_discarded_pages_read_as_zeros_and_others_are_untouched() -> None:
+def test_discarded_pages_read_as_zeros_and_other_pages_are_untouched() -> None:
     shape = PageShape(layers=1, page_size=16, kv_heads=1, head_dim=64, type=KVType.FLOAT32)
     store = KVStore((shape,), (6,))
     store.fill(1.0)
@@ -25,7 +25,7 @@ def test_discarded_pages_read_as_zeros_and_others_are_untouched() -> None:
     assert not store.view(0)[2].any() and np.isfinite(store.view(0)).all()
 
 
-def test_the_least_budget_runs_and_a_byte_less_is_refused() -> None:
+def test_the_smallest_budget_works_and_one_byte_less_is_refused() -> None:
     sizes = (4096, 20480)
     kinds = (Full(), Window(512))
 

@@ -1,19 +1,21 @@
 """All that a few requests can do to a small cache: every state, each once.
 
 From every state every move is tried inside a transaction, audited, and rolled back; states that differ only
-in the numbers of pages are one. What is not the cache's (the contents of pages) follows from its state, since
-every free page is blank: so states are equal when caches are.
+in the numbers of pages are one. The contents of pages follow from the state of the cache, since every free
+page is blank: so states are equal when caches are. Contents are audited after every move, the cache's own
+invariants once for each state, since the digest of a state covers all that `check` reads.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Set
 from dataclasses import dataclass
 from hashlib import blake2b
 
 import numpy as np
 
 from transom.kv.cache import HybridCache, Namespace
-from transom.kv.check import inside
+from transom.kv.check import check, inside
 from transom.kv.holding import Holding
+from transom.kv.pool import FREE, PagePool, owner_of
 from transom.values import RequestId
 from transom_lab.fuzz import operations as do
 from transom_lab.fuzz.driver import Driver
@@ -61,7 +63,7 @@ def explore(scope: Scope, depth: int) -> Explored:
     for level in range(depth):
         following: list[Path] = []
         for path in frontier:
-            for move, state in _successors(scope, path):
+            for move, state in _successors(scope, path, seen):
                 transitions += 1
                 if state not in seen:
                     seen.add(state)
@@ -110,7 +112,7 @@ def _steps(scope: Scope, number: int, holding: Holding, length: int) -> Iterator
     yield do.Drop(number)
 
 
-def _successors(scope: Scope, path: Path) -> Iterator[tuple[Move, bytes]]:
+def _successors(scope: Scope, path: Path, seen: Set[bytes]) -> Iterator[tuple[Move, bytes]]:
     """Every move from where `path` leads, and the state after it; all of them undone again."""
     driver = Driver(scope.setting)
     for operation in (operation for move in path for operation in move):
@@ -118,21 +120,23 @@ def _successors(scope: Scope, path: Path) -> Iterator[tuple[Move, bytes]]:
     before = state_of(driver)
     for move in list(moves(scope, driver)):
         try:
-            yield move, _tried(driver, move)
+            yield move, _tried(driver, move, seen)
             assert state_of(driver) == before, "undone, it is not what it was"
         except Exception as error:
             raise Wrong(f"{type(error).__name__}: {error}\n  after {(*path, move)}") from error
 
 
-def _tried(driver: Driver, move: Move) -> bytes:
+def _tried(driver: Driver, move: Move, seen: Set[bytes]) -> bytes:
     """The state after `move`, audited; the driver is as it was."""
     contents, jobs, running = driver.world.contents.saved(), dict(driver.jobs), list(driver.world.jobs)
     with driver.cache.transaction() as transaction:
         savepoint = transaction.savepoint()
         for operation in move:
             driver.apply(operation)
-        driver.world.audit()
+        driver.world.audit_contents()
         state = state_of(driver)
+        if state not in seen:
+            check(driver.cache)
         transaction.rollback(savepoint)
     driver.asked.clear()
     driver.world.contents.restore(contents)
@@ -146,7 +150,8 @@ def _tried(driver: Driver, move: Move) -> bytes:
 def state_of(driver: Driver) -> bytes:
     """A digest of all that the cache knows, pages named in the order in which they are met."""
     cache = driver.cache
-    names: list[dict[int, int]] = [{0: 0} for _ in inside(cache).pools]
+    parts = inside(cache)
+    names: list[dict[int, int]] = [{0: 0} for _ in parts.pools]
 
     def named(component: int, pages: np.ndarray) -> list[int]:
         known = names[component]
@@ -154,19 +159,22 @@ def state_of(driver: Driver) -> bytes:
 
     order = sorted(nodes(cache), key=lambda found: (_space(cache, found[0]), found[1]))
     tree = [
-        (_space(cache, space), prefix, [named(c, pages) for c, pages in enumerate(node.pages)])
+        (
+            _space(cache, space),
+            prefix,
+            [named(c, pages) for c, pages in enumerate(node.pages)],
+            node.resident,
+            node.order,
+        )
         for space, prefix, node in order
     ]
     place = {id(node): index for index, (_, _, node) in enumerate(order)}
-    orders = [[place[id(node)] for node in listed.items()] for listed in inside(cache).tree.orders]
+    orders = [[place[id(node)] for node in listed.items()] for listed in parts.tree.queues]
     running = sorted((_local(driver, number), number) for number in driver.jobs)
     rows = [
         (
             local,
-            [
-                named(c, rows.table[driver.jobs[number].holding.row])
-                for c, rows in enumerate(inside(cache).tables)
-            ],
+            [named(c, rows.table[driver.jobs[number].holding.row]) for c, rows in enumerate(parts.tables)],
         )
         for local, number in running
     ]
@@ -181,10 +189,21 @@ def state_of(driver: Driver) -> bytes:
             p.snapshot_of,
             row_owners.get(id(p.reads)),
         )
-        for p in inside(cache).pending
+        for p in parts.pending
     ]
-    free = [pool.free for pool in inside(cache).pools]
-    return blake2b(repr((tree, orders, rows, pending, free)).encode(), digest_size=16).digest()
+    row_of = {driver.jobs[number].holding.row: index for index, (_, number) in enumerate(running)}
+    pools = [_pool(pool, names[c], row_of) for c, pool in enumerate(parts.pools)]
+    entries = [int(np.count_nonzero(rows.table)) for rows in parts.tables]
+    return blake2b(repr((tree, orders, rows, pending, pools, entries)).encode(), digest_size=16).digest()
+
+
+def _pool(pool: PagePool, names: dict[int, int], row_of: dict[int, int]) -> tuple[object, ...]:
+    """Owners and references of the pages that the tree or a row names; of other pages only sums."""
+    numbers = {owner_of(row): index for row, index in row_of.items()}
+    owners, references = pool.owners(), pool.references(np.arange(pool.capacity + 1))
+    owned = [(numbers.get(owners[page], int(owners[page])), int(references[page])) for page in names]
+    totals = int(np.count_nonzero(owners != FREE)), int(references.sum())
+    return owned, totals, pool.free, pool.tree, pool.idle
 
 
 def _space(cache: HybridCache, namespace: Namespace) -> tuple[int, str, int]:

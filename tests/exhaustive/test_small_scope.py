@@ -34,15 +34,15 @@ WHOLE = 99
 """Deeper than any closed scope."""
 
 SCOPES: dict[str, tuple[Scope, int]] = {
-    "two that ask the same, pages for one": (Scope(HYBRID, SAME, (1, 9)), WHOLE),
+    "two that ask the same, pages for one": (Scope(HYBRID, SAME, (2, 9)), WHOLE),
     "two that ask the same, pages for both": (Scope(replace(HYBRID, pages=(6, 4)), SAME, (9,)), WHOLE),
     "two that part": (Scope(replace(HYBRID, pages=(4, 3)), APART, (9,)), WHOLE),
     "full attention alone": (Scope(setting(1, 2, "F", (4,)), APART, (1, 9)), WHOLE),
     "a window alone": (Scope(setting(1, 2, "W", (3,)), APART, (2, 9)), WHOLE),
-    "pages of two, parted inside one": (Scope(setting(2, 2, "FW", (3, 3), context=4), PAGED, (3, 9)), WHOLE),
+    "pages of two, parted inside one": (Scope(setting(2, 2, "FW", (3, 3), context=4), PAGED, (9,)), WHOLE),
     "a window of one, begun in a hole": (Scope(setting(2, 1, "FW", (3, 2), context=4), PAGED, (3, 9)), WHOLE),
     "two windows": (Scope(setting(1, 1, "FWV", (4, 2, 4), context=4), ((1, 1, 1, 1),) * 2, (2, 9)), 13),
-    "a flush in between": (Scope(HYBRID, SAME, (1, 9), flushes=1), 14),
+    "a flush in between": (Scope(HYBRID, SAME, (1, 9), flushes=1), 12),
     "copies and a flush": (Scope(setting(2, 2, "FW", (4, 3), context=5), PAGED, (2, 9), flushes=1), 9),
     "no prefix cache": (Scope(replace(HYBRID, prefix_caching=False), SAME, (1, 9)), WHOLE),
     "three requests": (Scope(replace(HYBRID, pages=(4, 3), rows=3), (*SAME, (1, 2)), (9,)), 9),
@@ -52,6 +52,12 @@ SCOPES: dict[str, tuple[Scope, int]] = {
 }  # fmt: skip
 
 DEEPER: dict[str, tuple[Scope, int]] = {
+    "two that ask the same, token by token": (Scope(HYBRID, SAME, (1, 9)), WHOLE),
+    "pages of two, parted inside one, by three tokens": (
+        Scope(setting(2, 2, "FW", (3, 3), context=4), PAGED, (3, 9)),
+        WHOLE,
+    ),
+    "a flush in between": (Scope(HYBRID, SAME, (1, 9), flushes=1), 16),
     "four tokens, and a flush": (
         Scope(setting(1, 2, "FW", (6, 4), context=4), ((1, 1, 1, 1), (1, 1, 2, 2)), (2, 9), flushes=1),
         WHOLE,
@@ -100,7 +106,7 @@ def test_what_is_found_comes_with_the_moves_that_lead_there(monkeypatch: pytest.
         holding.computed = computed
 
     monkeypatch.setattr(HybridCache, "publish", wrong)
-    scope, depth = SCOPES["two that ask the same, pages for one"]
+    scope, depth = DEEPER["two that ask the same, token by token"]
     with pytest.raises(Wrong) as raised:
         explore(scope, depth)
     shortest = ((do.Ask(0, SAME[0], ""), do.Admit(0)), (do.Extend(0, 1),), (do.Publish(0),))

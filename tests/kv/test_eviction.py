@@ -1,4 +1,4 @@
-"""Several victims at a time: what goes is what would go if each were asked alone."""
+"""Evicting from several victims at a time evicts the same pages as one by one."""
 
 from collections.abc import Callable
 
@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 from tests.kv.world import World
 
-from transom.kv.check import inside
+from transom.kv.check import evict, inside
 from transom.kv.component_specs import Chunked, Full, Window
-from transom.kv.eviction import make_room, reclaim
+from transom.kv.eviction import evict_for
 from transom.kv.layout import address_space
 
 
@@ -17,7 +17,7 @@ def prompt(number: int, length: int = 40) -> list[int]:
 
 
 def filled(*, budget: bool) -> World:
-    """Prompts of which windows need little: one is read, one has holes, one was found again, two part."""
+    """Prompts with many unneeded window pages. One is read, one has holes, one was hit again, two branch."""
     kinds = (Full(), Window(8), Chunked(6))
     size = (1, 1, 1) if budget else ()
     pages = address_space(900, size) if budget else (900, 900, 900)
@@ -38,7 +38,7 @@ def told(world: World, since: int) -> list[tuple[str, bytes]]:
 
 
 def by_pages(component: int, world: World, count: int) -> None:
-    reclaim(inside(world.cache).tree, component, count)
+    evict(world.cache, component, count)
 
 
 def by_bytes(component: int, world: World, count: int) -> None:
@@ -47,14 +47,14 @@ def by_bytes(component: int, world: World, count: int) -> None:
     need[component] = (
         inside(cache).budget.available.bytes - sum(pool.idle for pool in inside(cache).pools) + count
     )
-    make_room(inside(cache).tree, inside(cache).budget, inside(cache).counters, need)
+    evict_for(inside(cache).tree, inside(cache).budget, inside(cache).counters, need)
 
 
 @pytest.mark.parametrize(
     ("way", "component", "pages"), [(by_pages, 1, 70), (by_pages, 2, 70), (by_bytes, 1, 140)]
 )
 @pytest.mark.parametrize("least", [1, 7, 1000])
-def test_what_nobody_needs_goes_in_the_same_order_however_much_is_asked_for(
+def test_unneeded_pages_are_evicted_in_the_same_order_one_by_one_and_in_batches(
     way: Callable[[int, World, int], None], component: int, pages: int, least: int
 ) -> None:
     budget = way is by_bytes

@@ -40,7 +40,13 @@ class Ask:
 
 
 @pytest.mark.model
-@pytest.mark.parametrize("flags", [(), (NO_CACHE,)], ids=["cached", "uncached"])
+@pytest.mark.parametrize(
+    "flags",
+    [
+        pytest.param((), id="cached"),
+        pytest.param((NO_CACHE,), id="uncached", marks=pytest.mark.slow),  # a tiny model does it below
+    ],
+)
 def test_retraction_over_http_on_the_default_model(flags: tuple[str, ...]) -> None:
     """Eight that fit as they come and not as they grow; some share a beginning, one exceeds the window."""
     resolve_model(None)
@@ -54,8 +60,15 @@ def test_retraction_over_http_on_the_default_model(flags: tuple[str, ...]) -> No
         texts_survive_retraction(server, asks)
 
 
-@pytest.mark.parametrize("flags", [(), (NO_CACHE,)], ids=["cached", "uncached"])
-@pytest.mark.parametrize("page_size", ["1", "4"])
+@pytest.mark.parametrize(
+    ("page_size", "flags"),
+    [
+        pytest.param("1", (), id="1-cached"),
+        pytest.param("4", (NO_CACHE,), id="4-uncached"),
+        pytest.param("4", (), id="4-cached", marks=pytest.mark.slow),
+        pytest.param("1", (NO_CACHE,), id="1-uncached", marks=pytest.mark.slow),
+    ],
+)
 def test_retraction_over_http_with_every_invariant_checked(
     tmp_path: Path, page_size: str, flags: tuple[str, ...]
 ) -> None:

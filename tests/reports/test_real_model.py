@@ -81,7 +81,7 @@ class Stage:
         assert outcome.failure is None and not outcome.rejected, outcome
         check(self.engine.cache)
         for event in outcome.events:
-            self.played.hear(event)
+            self.played.record(event)
 
     def serve(self, prompt: Tokens, outputs: int = 1) -> Request:
         """A request that has ended; others may still run."""
@@ -151,7 +151,12 @@ def test_locked_full_survives_recovery_on_the_default_model(ops: Ops, model: Mod
 
 
 @pytest.mark.parametrize(
-    ("page_size", "longest", "window_share"), [(16, 120, 1.0), (64, 120, 1.0), (16, 640, 0.7)]
+    ("page_size", "longest", "window_share"),
+    [
+        (16, 640, 0.7),  # prompts longer than the window
+        pytest.param(16, 120, 1.0, marks=pytest.mark.slow),
+        pytest.param(64, 120, 1.0, marks=pytest.mark.slow),
+    ],
 )
 def test_random_schedules_of_the_default_model_are_cold_to_the_bit(
     ops: Ops, model: Model, page_size: int, longest: int, window_share: float

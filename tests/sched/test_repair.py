@@ -49,7 +49,7 @@ def test_a_repair_takes_no_full_page_before_the_full_pages_end() -> None:
     second = world.submit([*prompt(44), 7], 2)
     world.finish()
     assert world.spans(second)[0][0] == 37
-    assert world.cache.stats().components[0].reclaimed == 0
+    assert world.cache.stats().components[0].evicted == 0
 
 
 def test_a_repair_retracted_halfway_frees_its_pages_and_is_repaired_again() -> None:
@@ -132,14 +132,16 @@ def play(rng: random.Random, page: int, window: int) -> World:
 
 @pytest.mark.parametrize("window", [2, 4, 7, 16])
 @pytest.mark.parametrize("page", PAGES)
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize(
+    "seed", [*range(3), *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(3, 12))]
+)
 def test_with_repairs_every_text_is_the_cold_text(seed: int, page: int, window: int) -> None:
     play(random.Random(f"repair {seed} {page} {window}"), page, window)
 
 
-def test_repairs_and_retractions_happen_in_these_worlds() -> None:
-    worlds = [
-        play(random.Random(f"shown {seed}"), random.Random(seed).choice([1, 3, 4]), 4) for seed in range(40)
-    ]
-    assert sum(world.cache.stats().repairs > 0 for world in worlds) >= 14
-    assert sum(world.scheduler.stats().retractions > 0 for world in worlds) >= 3
+@pytest.mark.parametrize("worlds", [15, pytest.param(40, marks=pytest.mark.slow)])
+def test_random_worlds_repair_and_retract(worlds: int) -> None:
+    pages = [random.Random(seed).choice([1, 3, 4]) for seed in range(worlds)]
+    played = [play(random.Random(f"shown {seed}"), page, 4) for seed, page in enumerate(pages)]
+    assert sum(world.cache.stats().repairs > 0 for world in played) >= 0.35 * worlds
+    assert sum(world.scheduler.stats().retractions > 0 for world in played) >= 0.075 * worlds

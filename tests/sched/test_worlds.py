@@ -12,7 +12,7 @@ from transom.sched.step_cost import StepCost
 
 PAGES = (1, 3, 4, 16)
 WINDOWS = (1, 2, 4, 7, 16)
-SEEDS = range(6)
+SEEDS = [*range(4), *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(4, 16))]
 
 
 def random_world(random: random.Random, page: int, window: int) -> World:
@@ -109,21 +109,24 @@ def test_the_pages_that_a_row_holds_alone_are_those_freed_when_it_ends(page: int
     assert compared > 50
 
 
-def test_hits_copies_and_retractions_happen_in_these_worlds() -> None:
-    """Guards the tests above against worlds in which nothing happens."""
-    worlds = []
-    for seed in range(100):
-        rng = random.Random(seed)
-        world = random_world(rng, rng.choice(PAGES), rng.choice(WINDOWS))
-        stems = [[rng.randrange(50) for _ in range(rng.randint(4, 30))] for _ in range(2)]
-        for _ in range(10):
-            submit_random(rng, world, stems)
-        world.step()
-        disturb(rng, world)
-        world.drain()
-        worlds.append(world)
-    stats = [world.scheduler.stats() for world in worlds]
-    assert sum(s.cached_tokens > 0 for s in stats) >= 10
-    assert sum(s.retractions > 0 for s in stats) >= 5
-    assert sum(s.recomputed_tokens > 0 for s in stats) >= 5
-    assert sum(any(work.copies for work in world.runner.steps) for world in worlds) >= 5
+@pytest.mark.parametrize("worlds", [25, pytest.param(100, marks=pytest.mark.slow)])
+def test_random_worlds_hit_copy_retract_and_recompute(worlds: int) -> None:
+    """Otherwise the tests above would compare texts of requests that never met."""
+    played = [played_world(seed) for seed in range(worlds)]
+    stats = [world.scheduler.stats() for world in played]
+    assert sum(s.cached_tokens > 0 for s in stats) >= worlds / 10
+    assert sum(s.retractions > 0 for s in stats) >= worlds / 20
+    assert sum(s.recomputed_tokens > 0 for s in stats) >= worlds / 20
+    assert sum(any(work.copies for work in world.runner.steps) for world in played) >= worlds / 20
+
+
+def played_world(seed: int) -> World:
+    rng = random.Random(seed)
+    world = random_world(rng, rng.choice(PAGES), rng.choice(WINDOWS))
+    stems = [[rng.randrange(50) for _ in range(rng.randint(4, 30))] for _ in range(2)]
+    for _ in range(10):
+        submit_random(rng, world, stems)
+    world.step()
+    disturb(rng, world)
+    world.drain()
+    return world

@@ -132,7 +132,7 @@ def test_a_disarmed_text_holds_no_control_token_and_loses_nothing(text: str, lit
 
 
 def test_a_template_with_an_error_is_a_configuration_error() -> None:
-    with pytest.raises(ConfigError, match="chat template is wrong"):
+    with pytest.raises(ConfigError, match="chat template does not compile"):
         ChatTemplate("{% for x in %}", CONTROL)
 
 
@@ -150,7 +150,7 @@ BROKEN = [
 
 @pytest.mark.parametrize("source", BROKEN)
 def test_a_template_that_fails_is_a_bad_request_of_one_line(source: str) -> None:
-    with pytest.raises(BadRequest, match=r"the chat template cannot render this: \S") as caught:
+    with pytest.raises(BadRequest, match=r"the chat template cannot render these messages: \S") as caught:
         ChatTemplate(source, CONTROL).render([say("user", "x")])
     assert "\n" not in caught.value.message
 

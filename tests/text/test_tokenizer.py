@@ -234,7 +234,7 @@ def test_an_id_outside_the_vocabulary_is_a_bad_request(small: Tokenizer, token: 
         lambda: small.piece(token),
         lambda: small.detokenizer().feed(token),
     ):
-        with pytest.raises(BadRequest, match=f"{token} is not one of the vocabulary's 560"):
+        with pytest.raises(BadRequest, match=f"{token} is not in the vocabulary; ids are between 0 and 559"):
             call()
 
 

@@ -58,7 +58,7 @@ class Tally:
         self.hit_tokens += stats.hit_tokens
         for component in stats.components:
             self.holes_filled += component.holes_filled
-            self.reclaimed += component.reclaimed
+            self.reclaimed += component.evicted
             self.duplicates_returned += component.duplicates_returned
 
 

@@ -9,8 +9,8 @@ from numpy.typing import ArrayLike, NDArray
 
 from transom.kv.cache import CacheLayout, Holding, HybridCache, Namespace, Offer
 from transom.kv.check import check, inside
+from transom.kv.node import Node
 from transom.kv.pool import owner_of
-from transom.kv.radix_tree import Node
 from transom.steps import Discard, PageCopy
 from transom.values import RequestId, Tokens
 from transom_lab.worlds import residency
@@ -238,6 +238,10 @@ class CacheWorld:
     def audit(self) -> None:
         """Asserts all invariants of the cache, the contents of the tree, and what each job reads next."""
         check(self.cache)
+        self.audit_contents()
+
+    def audit_contents(self) -> None:
+        """The contents of the tree and of the pages that running requests will read next."""
         for namespace, prefix, node in self.nodes():
             self._audit_node(namespace, prefix, node)
         if not self.cache.pending_copies():

@@ -9,7 +9,7 @@ import numpy as np
 
 from transom.kv.cache import HybridCache, Namespace
 from transom.kv.check import inside
-from transom.kv.radix_tree import Node
+from transom.kv.node import Node
 from transom_lab.worlds.mixes import first_key, is_state
 
 Prefix = tuple[int, ...]

@@ -7,7 +7,7 @@ from transom.errors import ConfigError
 from transom.kv.component_specs import ComponentSpec
 from transom.kv.eviction_policy import CachePolicy
 from transom.kv.layout import CacheLayout, PrefixCaching, address_space, bytes_alone, longest_alone
-from transom.kv.page_rules import first_needed, is_ranged, is_rooted
+from transom.kv.page_rules import first_needed, is_ranged, keeps_everything
 from transom.models.spec import ModelSpec
 from transom.ops.store import KVType, PageShape
 
@@ -89,7 +89,7 @@ def _pages_for(spec: ModelSpec, config: EngineConfig, tokens: int) -> tuple[int,
 
 def _tokens_of(component: ComponentSpec, config: EngineConfig, tokens: int) -> int:
     """Tokens that the pool of `component` holds if a full-attention pool holds `tokens`."""
-    if is_rooted(component, tokens):
+    if keeps_everything(component, tokens):
         return tokens
     if config.swa_full_tokens_ratio is not None:
         return int(tokens * config.swa_full_tokens_ratio)

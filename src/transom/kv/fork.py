@@ -40,7 +40,7 @@ def begin_fork(holding: Holding, request: RequestId, row: int, tokens: int) -> H
     )
 
 
-def share(
+def share_pages(
     tables: tuple[PageTable, ...],
     pools: tuple[PagePool, ...],
     rules: tuple[PageRule, ...],
@@ -60,7 +60,7 @@ def share(
 def copy_of(
     table: PageTable, rule: PageRule, component: int, holding: Holding, child: Holding, entry: int
 ) -> PageCopy:
-    """Copies what the parent has computed of its page at `entry` into the child's."""
+    """Copies the computed slots of the parent's page at `entry` into the child's."""
     source, target = int(table.table[holding.row, entry]), int(table.table[child.row, entry])
     assert source and target, (holding, component, entry)
     size = rule.page_size

@@ -18,12 +18,13 @@ EVERYTHING = {
 }  # fmt: skip
 
 
-def test_a_thousand_lives_have_no_fault() -> None:
+def test_hundreds_of_lives_have_no_fault() -> None:
+    """The slow lane has ten thousand, half as long again."""
     tally = Tally()
-    assert run_faults(0, 1_000, SHORT, tally=tally) is None
+    assert run_faults(0, 400, SHORT, tally=tally) is None
     assert set(tally.events) == EVERYTHING and set(tally.ends) == set(FinishReason)
-    assert min(tally.retractions, tally.forks, tally.failed_steps, tally.refused) > 50, tally
-    assert min(tally.cached_tokens, tally.recomputed_tokens) > 1_000 and tally.repaired_tokens > 30, tally
+    assert min(tally.retractions, tally.forks, tally.failed_steps, tally.refused) > 20, tally
+    assert min(tally.cached_tokens, tally.recomputed_tokens) > 400 and tally.repaired_tokens > 12, tally
 
 
 @pytest.mark.slow
