@@ -134,6 +134,7 @@ def _history() -> Iterator[None]:
     except ImportError:  # a Python built without it
         yield
         return
+    # A missing or unreadable history is no reason not to chat.
     file = cache_folder() / "chat_history"
     with suppress(OSError):
         readline.read_history_file(file)
