@@ -158,7 +158,7 @@ _TEMPLATE_ERRORS = (
 
 
 def _environment() -> jinja2.Environment:
-    """Configured as in transformers, whose templates this must render; without its function for the time."""
+    """Configured as in transformers, because model files contain templates for it; without its clock."""
     # A model file is not trusted: its template may neither reach Python objects nor change its arguments.
     environment = ImmutableSandboxedEnvironment(
         trim_blocks=True, lstrip_blocks=True, extensions=[loopcontrols]

@@ -125,7 +125,7 @@ def _interrupting(backend: Backend) -> Iterator[None]:
 
 @contextmanager
 def _history() -> Iterator[None]:
-    """Inside the block, arrow keys recall earlier inputs, also those of earlier runs."""
+    """Inside the block, arrow keys recall earlier inputs, also from earlier runs."""
     if not sys.stdin.isatty():
         yield
         return
