@@ -27,7 +27,7 @@ from transom.kv.fork import begin_fork, copy_of, private_entries, share_pages
 from transom.kv.holding import Holding, Namespace, Offer, Pending, StartPoint
 from transom.kv.journal import Journal, Transaction
 from transom.kv.layout import CacheLayout, PrefixCaching
-from transom.kv.match import Hit, Share, match_again, holding_of, offer_of, start_options
+from transom.kv.match import Hit, Share, holding_of, match_again, offer_of, start_options
 from transom.kv.node import TOKEN_BYTES, as_key
 from transom.kv.page_table import PageTable
 from transom.kv.pins import Pins
@@ -380,8 +380,8 @@ class HybridCache:
         """A step failed: withdraws pending snapshots. Returns the requests that may lack their copies."""
         readers = [pending for pending in self._pending if pending.snapshot_of is None]
         with self._journal.transaction():
-            # Copies for hits and forks may have run or not, so the caller must end their requests. Snapshots may
-            # be written or not, so no request may hit them.
+            # Copies for hits and forks may have run or not, so the caller must end their requests. Snapshots
+            # may be written or not, so no request may hit them.
             self._end_copies(readers)
             self._snapshots.withdraw(self._pending)
             self.copies_done()
