@@ -1,4 +1,4 @@
-"""The world of faults sees what is wrong: with a wrong edit in sched/ some life breaks, and soon."""
+"""The fault campaign finds errors: with a wrong edit in sched/ some life breaks soon."""
 
 import pytest
 from tests.lab.faults.edits import EDITS, Edit
@@ -10,7 +10,7 @@ SEEDS = 400
 
 
 def breaks(seed: int) -> str:
-    """What is wrong in a life; nothing if nothing is."""
+    """The error of a life; empty if it has no fault."""
     life = draw_life(seed)
     _, broke = live(life, range(len(life.events)))
     return "" if broke is None else broke.text
@@ -18,7 +18,7 @@ def breaks(seed: int) -> str:
 
 @pytest.mark.parametrize("edit", EDITS, ids=lambda edit: edit.name)
 def test_a_wrong_edit_breaks_a_life(edit: Edit) -> None:
-    """Whoever changes what is drawn makes this slower, until the seeds are found anew."""
+    """If lives are drawn differently, this is slow until the seeds of the edits are updated."""
     with edit.made():
         seed = next((seed for seed in (edit.seed, *range(SEEDS)) if breaks(seed)), None)
     assert seed is not None, edit
