@@ -6,7 +6,7 @@ from collections.abc import Iterator
 import numpy as np
 import pytest
 
-from transom.models.decoder import Batch, forward
+from transom.models.decoder import Batch, head, hidden
 from transom.models.load import load_model
 from transom.models.spec import Model
 from transom.ops.float32 import Float32Ops
@@ -79,7 +79,8 @@ def teacher_forced(ops: Ops, model: Model, tokens: list[int], kv_type: KVType) -
             token_rows=np.zeros(count, dtype=np.int32),
         )
         tokens_now = np.array(tokens[start : start + count], np.int32)
-        yield forward(ops, model, kv, Batch(tokens_now, (spans,) * len(kv), within))
+        batch = Batch(tokens_now, (spans,) * len(kv), within)
+        yield head(ops, model, hidden(ops, model, kv, batch))
 
 
 def log_softmax(logits: F32) -> F32:

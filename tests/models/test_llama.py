@@ -100,18 +100,18 @@ def test_a_prompt_seen_before_is_not_computed_again_and_gives_the_same_tokens(tm
 CASES: dict[str, tuple[Change, str]] = {
     "experts": (lambda values, _: values.update({"llama.expert_count": 8}), "a mixture of experts"),
     "no layers": (lambda values, _: values.update({"llama.block_count": 0}), "block_count is 0"),
-    "turned in part": (
+    "partial rotation": (
         lambda values, _: values.update({"llama.rope.dimension_count": 16}),
-        "rope.dimension_count is 16, of heads 32 wide",
+        "rope.dimension_count is 16, but heads are 32 wide",
     ),
     "heads do not divide": (
         lambda values, _: values.update({"llama.attention.head_count_kv": 3}),
-        "4 heads do not divide among 3",
+        "4 query heads cannot share 3",
     ),
     "missing tensor": (without("blk.1.ffn_gate.weight"), "blk.1.ffn_gate.weight"),
     "a factor of 0": (
         lambda _, tensors: tensors.update({"rope_freqs.weight": np.zeros(HEAD_DIM // 2, dtype=np.float32)}),
-        "a factor is not above 0",
+        "all factors must be above 0",
     ),
 }
 

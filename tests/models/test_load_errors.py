@@ -75,7 +75,7 @@ CASES: dict[str, tuple[Change, str]] = {
     ),
     "heads that do not divide": (
         lambda values, _: values.update({"gemma3.attention.head_count_kv": 3}),
-        "4 heads do not divide among 3 key heads",
+        "4 query heads cannot share 3 key heads",
     ),
 }
 

@@ -5,7 +5,6 @@ import pytest
 
 from transom.ops.pack import (
     concatenate,
-    concatenate_float,
     dequantize,
     pack,
     pack_float,
@@ -92,9 +91,3 @@ def test_concatenation_of_unlike_groups_keeps_every_weight() -> None:
     joined = concatenate(parts)
     assert joined.group == 16 and joined.zero_offsets is not None
     np.testing.assert_array_equal(dequantize(joined), np.concatenate([dequantize(part) for part in parts]))
-
-
-def test_concatenation_of_float_matrices_stacks_outputs() -> None:
-    values = np.random.default_rng(10).standard_normal((21, 16)).astype(np.float32)
-    joined = concatenate_float([pack_float(values[:5]), pack_float(values[5:])])
-    np.testing.assert_array_equal(unpack_float(joined), values)

@@ -36,7 +36,7 @@ def kill_with(how: str) -> Callable[[Running, httpx.Client], None]:
 
 
 @pytest.mark.parametrize("how", ["CRASH", "EXIT", "SIGKILL"])
-def test_when_the_engine_dies_clients_are_told_at_once_and_served_by_the_next(
+def test_after_a_crash_clients_get_errors_at_once_and_answers_from_the_next_engine(
     how: str, tmp_path: Path
 ) -> None:
     with (
@@ -97,7 +97,7 @@ def test_a_connection_outlives_the_engine(tmp_path: Path) -> None:
         connection.close()
 
 
-def test_a_client_that_waits_as_it_is_told_finds_its_connection_open() -> None:
+def test_connections_outlive_retry_after() -> None:
     assert uvicorn_config(None, ServerConfig()).timeout_keep_alive > 2 * RETRY_AFTER_SECONDS
 
 

@@ -120,7 +120,7 @@ def test_of_many_at_once_one_copies_and_all_find_the_file(site: Path, folder: Pa
 
 def test_damaged_parts_are_refused_and_leave_nothing(site: Path, folder: Path) -> None:
     install(site, 1, b"\x07" * 3_000_000)
-    with pytest.raises(ModelFileError, match=r"tiny\.gguf: what it is made of is damaged"):
+    with pytest.raises(ModelFileError, match=r"tiny\.gguf: the package it comes from is damaged"):
         obtain(MODEL, folder, ignore)
     assert leftovers(folder) == set()
 

@@ -220,8 +220,8 @@ BAD: dict[str, tuple[Draft | bytes, str]] = {
         Draft(infos=[info("t", [256], 16)]),
         "tensor 't': type IQ2_XXS is not supported",
     ),
-    "48 in features": (Draft(infos=[info("t", [48, 2], 8)]), "rows of Q8_0 are multiples of 32"),
-    "128 of q4_k": (Draft(infos=[info("t", [128, 2], 12)]), "rows of Q4_K are multiples of 256"),
+    "48 in features": (Draft(infos=[info("t", [48, 2], 8)]), "rows of Q8_0 must be multiples of 32"),
+    "128 of q4_k": (Draft(infos=[info("t", [128, 2], 12)]), "rows of Q4_K must be multiples of 256"),
     "tensor twice": (
         Draft(infos=[info("t", [1]), info("t", [1])], data=bytes(64)),
         "tensor 't': appears twice",

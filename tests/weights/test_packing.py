@@ -142,7 +142,7 @@ def test_shapes_that_do_not_fit_are_refused_by_name() -> None:
     wrong = {
         "f: tensor 't': impossible shape": lambda: pack([narrow], Precision.INT8),
         "f: tensor 't': shape .*matrix": lambda: pack([cube], Precision.INT8),
-        "f: tensor 't1': rows of 64 beside rows of 32": lambda: pack(
+        "f: tensor 't1': rows of 64, but 't0' has rows of 32": lambda: pack(
             [tensor(TensorType.Q8_0, 2, 32), tensor(TensorType.Q8_0, 2, 64, 1)], Precision.INT8
         ),
         "f: tensor 't0': shape .*one dimension": lambda: vector(tensor(TensorType.F32, 2, 32)),

