@@ -7,6 +7,6 @@
 `events`           commands and faults that a campaign or a test injects
 
 The oracles (`mixes`, `residency`, `repair_oracle`) restate in the plainest way which keys a query reads,
-which pages the radix tree holds, and how far a repair must go back. They share no formula with `transom.kv` or
-`transom.sched`, so that an error there cannot hide here.
+which pages the radix tree holds, and how far a repair must go back. They share no formula with `transom.kv`
+or `transom.sched`, so that an error there cannot hide here.
 """
