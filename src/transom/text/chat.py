@@ -76,6 +76,7 @@ class ChatTemplate:
     ) -> ChatPrompt:
         """`extra`: further variables of the template. BadRequest if the template rejects the messages."""
         variables = {**(extra or {}), "messages": normalize(messages), "tools": tools}
+        # The mark must not occur in any string of the input: removing it would change that string.
         mark = free_mark(json.dumps(variables, ensure_ascii=False, default=str))
         disarmed = self._disarm(variables, mark)
         try:
@@ -91,6 +92,7 @@ class ChatTemplate:
         if isinstance(value, str):
             return self._control.disarm(value, mark)
         if isinstance(value, Mapping):
+            # Keys too: templates print the keys of tool descriptions.
             return {self._disarm(key, mark): self._disarm(entry, mark) for key, entry in value.items()}
         if isinstance(value, list | tuple):
             return [self._disarm(entry, mark) for entry in value]
@@ -156,7 +158,8 @@ _TEMPLATE_ERRORS = (
 
 
 def _environment() -> jinja2.Environment:
-    """Configured as in transformers, whose templates this must render; without its function for the time."""
+    """Configured as in transformers, because model files contain templates for it; without its clock."""
+    # A model file is not trusted: its template may neither reach Python objects nor change its arguments.
     environment = ImmutableSandboxedEnvironment(
         trim_blocks=True, lstrip_blocks=True, extensions=[loopcontrols]
     )
@@ -175,4 +178,5 @@ def _to_json(value: Any, indent: int | None = None) -> str:
 
 
 def _one_line(error: Exception) -> str:
+    # Messages of Jinja errors may quote long stretches of the template.
     return " ".join(str(error).split())[:300] or type(error).__name__

@@ -26,6 +26,7 @@ class ControlTokens:
     def __init__(self, ids: Mapping[str, int]) -> None:
         self._ids = {literal: i for literal, i in ids.items() if len(literal) > 1}
         self._lengths = sorted({len(literal) for literal in self._ids}, reverse=True)
+        # Most texts contain no control token. A search for first characters skips them at the speed of `re`.
         firsts = "".join(sorted({literal[0] for literal in self._ids}))
         self._first = re.compile(f"[{re.escape(firsts)}]" if firsts else r"(?!)")
 
@@ -50,6 +51,7 @@ class ControlTokens:
         pieces = []
         start = 0
         for at, end in self._find(text):
+            # The mark after the last character keeps the literal from joining with text that follows it.
             pieces += [text[start:at], mark.join(text[at:end]), mark]
             start = end
         return "".join([*pieces, text[start:]])
@@ -61,6 +63,7 @@ class ControlTokens:
             end = self._end(text, at)
             if end is not None:
                 found.append((at, end))
+            # Literals do not overlap: the search continues behind the one that was found.
             at = self._next(text, at + 1 if end is None else end)
         return found
 
@@ -69,6 +72,7 @@ class ControlTokens:
         return None if match is None else match.start()
 
     def _end(self, text: str, at: int) -> int | None:
+        # Longest first: one literal may be a prefix of another.
         for length in self._lengths:
             if text[at : at + length] in self._ids:
                 return at + length

@@ -29,6 +29,7 @@ class Detokenizer:
 
     def __init__(self, piece_bytes: PieceBytes) -> None:
         self._piece_bytes = piece_bytes
+        # Python's incremental decoder holds back the bytes of an incomplete character, at most three.
         self._decoder = _new_decoder("replace")
 
     def feed(self, token: int) -> str:

@@ -1,6 +1,6 @@
 """Derives the merge list of a byte pair encoder from the pieces and scores of a SentencePiece vocabulary.
 
-SentencePiece repeatedly joins the pair of neighbours whose joined piece has the highest score. The equivalent
+SentencePiece repeatedly joins the two neighbours that form the piece with the highest score. The equivalent
 merge list has every split of a piece into two pieces, the best score first. The native extension omits splits
 that no text can reach (native/merges.cpp explains why): that halves the list and changes no encoding.
 """

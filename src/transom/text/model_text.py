@@ -48,6 +48,7 @@ class FileText:
 
     def __init__(self, tokenizer: Tokenizer) -> None:
         self._tokenizer = tokenizer
+        # Compiled once, not for each conversation.
         self._template = _template(tokenizer)
         self.vocabulary = tokenizer.vocab_size
         self.stop_ids = tokenizer.stop_ids

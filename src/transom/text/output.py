@@ -100,6 +100,7 @@ class OutputText:
         if self.finish is not None:
             return False
         self.tokens += 1
+        # A token's text begins behind all earlier text, even if a part of that is still held back.
         offset = self._length
         if token not in self._rules.stop_ids:
             self._append(self._detokenizer.feed(token))

@@ -66,6 +66,7 @@ class SentencePieceSpelling:
 
     def piece_bytes(self, piece: str, kind: PieceKind) -> bytes:
         if kind == PieceKind.BYTE:
+            # The piece is "<0x41>", for example.
             return bytes([int(piece[3:5], 16)])
         return piece.replace(SPACE, " ").encode()
 

@@ -31,10 +31,12 @@ class StopMatcher:
         """Raises `BadRequest` for an empty stop string."""
         self._trie = _build(stops)
         self._state = 0
+        # The held text is always the text of the state: the longest suffix that may begin a stop string.
         self._held = ""
         self._stopped = False
 
     def feed(self, text: str) -> Released:
+        """The text that can be delivered after `text` has arrived. Must not be called after a stop string."""
         assert not self._stopped, "the stream has ended"
         trie = self._trie
         whole = self._held + text
@@ -43,6 +45,7 @@ class StopMatcher:
             stop = trie.found[self._state]
             if stop is not None:
                 self._stopped = True
+                # The stop string may have begun in the held text, so positions count from its start.
                 end = len(self._held) + i + 1
                 return Released(whole[: end - len(stop)], stop)
         keep = len(whole) - trie.depth[self._state]
@@ -71,6 +74,8 @@ class _Trie:
     """The longest stop string that the state's text ends with."""
 
     def step(self, state: int, character: str) -> int:
+        # Each fallback shortens the prefix by at least one character, and each step adds only one. A stream
+        # therefore has at most as many fallbacks as characters.
         while state and character not in self.next[state]:
             state = self.fallback[state]
         return self.next[state].get(character, 0)
@@ -107,5 +112,6 @@ def _link(trie: _Trie) -> None:
         for character, child in trie.next[state].items():
             trie.fallback[child] = trie.step(trie.fallback[state], character)
             waiting.append(child)
+        # A longer stop string at this state hides the shorter one that ends at the same character.
         if trie.found[state] is None:
             trie.found[state] = trie.found[trie.fallback[state]]

@@ -25,6 +25,7 @@ class Tokenizer:
     def __init__(self, vocabulary: Vocabulary) -> None:
         self._vocabulary = vocabulary
         self._pieces = vocabulary.pieces
+        # A list: one element of a list is read several times faster than one of an array.
         self._kinds = vocabulary.kinds.tolist()
         self._spelling = spelling_of(vocabulary)
         self._encoder = self._spelling.encoder
@@ -76,30 +77,33 @@ class Tokenizer:
 
     def encode_chat(self, prompt: ChatPrompt) -> Tokens:
         """The tokens of a rendered conversation. Only control tokens that the template wrote count."""
+        # Marks are removed only after control tokens were found: a literal that a user wrote is text by then.
         parts = self.control.split(prompt.marked)
         plain = [part.replace(prompt.mark, "") if isinstance(part, str) else part for part in parts]
         return self._assemble([plain], bos=True)[0]
 
     def _assemble(self, prompts: Sequence[Sequence[str | int]], *, bos: bool) -> list[Tokens]:
         texts = [
-            self._spelling.prepare(_checked(part))
+            self._spelling.prepare(_valid_unicode(part))
             for parts in prompts
             for part in parts
             if isinstance(part, str)
         ]
+        # One call for all texts of all prompts: `tokenizers` encodes them in parallel.
         encoded = iter(self._encoder.encode_batch_fast(texts, add_special_tokens=False))
         results = []
         for parts in prompts:
             ids: list[int] = []
             for part in parts:
                 ids += [part] if isinstance(part, int) else next(encoded).ids
-            results.append(self._begin(ids) if bos else np.array(ids, dtype=np.int32))
+            results.append(self._with_bos(ids) if bos else np.array(ids, dtype=np.int32))
         return results
 
-    def _begin(self, ids: list[int]) -> Tokens:
-        first = self.bos
-        if first is not None and self._vocabulary.adds_bos and ids[:1] != [first]:
-            ids = [first, *ids]
+    def _with_bos(self, ids: list[int]) -> Tokens:
+        bos = self.bos
+        # Chat templates write the begin token themselves: it must not be doubled.
+        if bos is not None and self._vocabulary.adds_bos and ids[:1] != [bos]:
+            ids = [bos, *ids]
         return np.array(ids, dtype=np.int32)
 
     # ---------------------------------------------------------------- to text
@@ -151,7 +155,7 @@ def _listed(ids: Iterable[int] | NDArray[np.integer]) -> Iterable[int]:
     return ids
 
 
-def _checked(text: str) -> str:
+def _valid_unicode(text: str) -> str:
     try:
         text.encode()
     except UnicodeEncodeError as error:

@@ -22,7 +22,7 @@ class PieceKind(IntEnum):
 class SentencePiece:
     """SentencePiece spelling: normal pieces write a space as "▁", pieces for single bytes read "<0x41>".
 
-    scores  float32 [pieces]; of two possible merges, the one whose result has the higher score comes first
+    scores  float32 [pieces]; of two possible merges, the one with the higher score of the result comes first
     """
 
     scores: NDArray[np.float32]
