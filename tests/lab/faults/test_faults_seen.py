@@ -1,4 +1,4 @@
-"""The fault world notices what is wrong: with a wrong edit of `sched/` some life breaks, and soon."""
+"""The fault campaign finds errors: with a wrong edit in sched/ some life breaks soon."""
 
 import re
 
@@ -13,7 +13,7 @@ SEEDS = 400
 
 
 def breaks(seed: int) -> str:
-    """The fault of a life, or nothing."""
+    """The error of a life; empty if it has no fault."""
     life = draw_life(seed)
     _, broke = live(life, range(len(life.events)))
     return "" if broke is None else broke.text
@@ -21,7 +21,7 @@ def breaks(seed: int) -> str:
 
 @pytest.mark.parametrize("curated", SCHED, ids=lambda curated: curated.name)
 def test_a_wrong_edit_breaks_a_life(curated: Curated) -> None:
-    """A change of the draw makes this slower, until the seeds of the edits are updated."""
+    """If lives are drawn differently, this is slow until the seeds of the edits are updated."""
     with made(curated.edit()):
         seed = next((seed for seed in (curated.seed, *range(SEEDS)) if breaks(seed)), None)
         assert seed is not None, curated
