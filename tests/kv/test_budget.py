@@ -72,9 +72,9 @@ def test_a_page_allocated_again_is_not_discarded() -> None:
     with world.cache.transaction():
         pages = pool.allocate(8, 1)
         pool.free_private(pages, 1)
-        gone = pool.discard(2)
-        budget._discarded = (Discard(1, tuple(gone.tolist())),)
-        assert budget.discards() == (Discard(1, tuple(gone.tolist())),)
+        discarded = pool.discard(2)
+        budget._discarded = (Discard(1, tuple(discarded.tolist())),)
+        assert budget.discards() == (Discard(1, tuple(discarded.tolist())),)
         pool.allocate(7, 1)
     (left,) = budget.discards()
     assert len(left.pages) == 1

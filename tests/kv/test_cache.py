@@ -209,15 +209,15 @@ def test_full_pages_are_evicted_from_leaves_and_oldest_first() -> None:
     world.serve([1, 2, 3, 4])
     world.serve([1, 2, 7, 8])
     world.serve([1, 2, 3, 4, 5])
-    gone: list[tuple[int, ...]] = []
+    evicted: list[tuple[int, ...]] = []
     before = {prefix for _, prefix in world.resident()[0]}
     for _ in range(7):
         evict(world.cache, 0, 1)
         world.audit()
         after = {prefix for _, prefix in world.resident()[0]}
-        gone += before - after
+        evicted += before - after
         before = after
-    assert gone == [(1, 2, 7, 8), (1, 2, 7), (1, 2, 3, 4, 5), (1, 2, 3, 4), (1, 2, 3), (1, 2), (1,)]
+    assert evicted == [(1, 2, 7, 8), (1, 2, 7), (1, 2, 3, 4, 5), (1, 2, 3, 4), (1, 2, 3), (1, 2), (1,)]
     assert not inside(world.cache).tree.roots
 
 

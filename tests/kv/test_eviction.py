@@ -13,7 +13,7 @@ from transom.kv.layout import address_space
 
 
 def prompt(number: int, length: int = 40) -> list[int]:
-    return [1000 * number + place for place in range(1, length + 1)]
+    return [1000 * number + index for index in range(1, length + 1)]
 
 
 def filled(*, budget: bool) -> World:
@@ -33,7 +33,7 @@ def filled(*, budget: bool) -> World:
     return world
 
 
-def told(world: World, since: int) -> list[tuple[str, bytes]]:
+def events_of(world: World, since: int) -> list[tuple[str, bytes]]:
     return [(event.component, event.digest) for event in world.cache.events(since).events]
 
 
@@ -51,23 +51,23 @@ def by_bytes(component: int, world: World, count: int) -> None:
 
 
 @pytest.mark.parametrize(
-    ("way", "component", "pages"), [(by_pages, 1, 70), (by_pages, 2, 70), (by_bytes, 1, 140)]
+    ("evict_by", "component", "pages"), [(by_pages, 1, 70), (by_pages, 2, 70), (by_bytes, 1, 140)]
 )
 @pytest.mark.parametrize("least", [1, 7, 1000])
 def test_unneeded_pages_are_evicted_in_the_same_order_one_by_one_and_in_batches(
-    way: Callable[[int, World, int], None], component: int, pages: int, least: int
+    evict_by: Callable[[int, World, int], None], component: int, pages: int, least: int
 ) -> None:
-    budget = way is by_bytes
+    budget = evict_by is by_bytes
     one, many = filled(budget=budget), filled(budget=budget)
     since = inside(one.cache).log.next
-    assert told(one, 0) == told(many, 0)
+    assert events_of(one, 0) == events_of(many, 0)
     for _ in range(pages):
         with one.cache.transaction():
-            way(component, one, 1)
+            evict_by(component, one, 1)
     left = pages
     while left:
         with many.cache.transaction():
-            way(component, many, min(least, left))
+            evict_by(component, many, min(least, left))
         left -= min(least, left)
         many.audit()
-    assert len(told(one, since)) == pages and told(one, since) == told(many, since)
+    assert len(events_of(one, since)) == pages and events_of(one, since) == events_of(many, since)

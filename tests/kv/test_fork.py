@@ -141,8 +141,8 @@ def test_an_explanation_says_where_prompts_diverge() -> None:
     world = World((Full(), Window(4)), (64, 64), 4)
     world.serve(up_to(20))
     namespace = world.offer([1])[0]
-    told = world.cache.explain(namespace, np.array(up_to(10, 90, 91, 92), np.int32))
-    assert (told.start, told.shared, told.reasons) == (10, 10, (Diverged(10),))
+    explanation = world.cache.explain(namespace, np.array(up_to(10, 90, 91, 92), np.int32))
+    assert (explanation.start, explanation.shared, explanation.reasons) == (10, 10, (Diverged(10),))
 
 
 def test_an_explanation_says_which_window_was_evicted_when_and_for_which_request() -> None:
@@ -151,9 +151,9 @@ def test_an_explanation_says_which_window_was_evicted_when_and_for_which_request
     namespace = world.offer([1])[0]
     taker = world.next_id
     world.serve(range(100, 112))
-    told = world.cache.explain(namespace, np.array(up_to(8, 9), np.int32))
-    assert told.start == 0 and told.shared == 8 and told.lost == 8
-    (hole,) = told.reasons
+    explanation = world.cache.explain(namespace, np.array(up_to(8, 9), np.int32))
+    assert explanation.start == 0 and explanation.shared == 8 and explanation.lost == 8
+    (hole,) = explanation.reasons
     assert isinstance(hole, Hole)
     assert (hole.component, hole.start, hole.end, hole.request) == ("window", 5, 8, taker)
     assert hole.step is not None and hole.step > 0
@@ -164,10 +164,10 @@ def test_an_explanation_says_when_full_pages_were_evicted() -> None:
     world.serve(up_to(8))
     namespace, taker = world.offer([1])[0], world.next_id
     world.serve(range(100, 110))
-    told = world.cache.explain(namespace, np.array(up_to(8, 9), np.int32))
-    (reason,) = told.reasons
+    explanation = world.cache.explain(namespace, np.array(up_to(8, 9), np.int32))
+    (reason,) = explanation.reasons
     assert isinstance(reason, Evicted)
-    assert (told.start, reason.component, reason.at, reason.request) == (2, "full", 2, taker)
+    assert (explanation.start, reason.component, reason.at, reason.request) == (2, "full", 2, taker)
 
 
 # ---------------------------------------------------------------- events
@@ -203,7 +203,7 @@ def resident(world: World) -> set[tuple[str, bytes]]:
 def test_residency_can_be_rebuilt_from_the_events_holes_included(mix: str) -> None:
     kinds, random = components(mix, 4), np.random.default_rng(7)
     world = World(kinds, (30,) * len(kinds), 2, context=40)
-    told: tuple[CacheEvent, ...] = ()
+    events: tuple[CacheEvent, ...] = ()
     place = 0
     for number in range(60):
         stem = [0] * int(random.integers(0, 20))
@@ -213,9 +213,9 @@ def test_residency_can_be_rebuilt_from_the_events_holes_included(mix: str) -> No
             world.cache.flush()
         batch = world.cache.events(place)
         assert batch.missed == 0 and [e.sequence for e in batch.events] == list(range(place, batch.next))
-        told, place = told + batch.events, batch.next
-        assert reduced(told) == resident(world)
-    assert {event.kind for event in told} == set(EventKind)
+        events, place = events + batch.events, batch.next
+        assert reduced(events) == resident(world)
+    assert {event.kind for event in events} == set(EventKind)
 
 
 def test_a_rollback_takes_back_its_events() -> None:

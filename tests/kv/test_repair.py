@@ -250,10 +250,10 @@ def test_the_growth_of_an_offer_is_the_growth_of_its_holding() -> None:
     tokens = np.array(up_to(40, *range(50, 60)), np.int32)
     namespace = world.cache.namespace(RequestId(99), "")
     for offer in world.cache.offers(namespace, tokens):
-        foretold = [world.cache.growth(offer.begin, end) for end in range(51)]
+        expected = [world.cache.growth(offer.begin, end) for end in range(51)]
         job = world.admit_by(tokens, namespace, offer)
-        assert foretold == [world.cache.growth(job.holding, end) for end in range(51)], offer
-        assert foretold[40][0] == (0 if offer.begin.full_until else 10), offer
+        assert expected == [world.cache.growth(job.holding, end) for end in range(51)], offer
+        assert expected[40][0] == (0 if offer.begin.full_until else 10), offer
         world.drop(job)
 
 

@@ -97,7 +97,7 @@ class Budget:
         """Capacity that can be allocated now, evictable pages included."""
         pages = tuple([pool.available for pool in self._pools])
         if self.limit is None:
-            return Capacity(pages, 0, self._sizes)
+            return Capacity(pages, 0, self._sizes)  # sizes are 0 too, so bytes never count
         idle = sum([pool.idle * size for pool, size in zip(self._pools, self._sizes, strict=True)])
         return Capacity(pages, self.limit - self.in_use() + idle, self._sizes)
 
@@ -142,11 +142,13 @@ class Budget:
         """
         if not self._discarded:
             return ()
+        # Rare: bytes move from one pool to another only when the mix of requests changes. So sets are fine.
         untouched = [set(pool.untouched_pages().tolist()) for pool in self._pools]
         discards = []
         for discard in self._discarded:
             pages = tuple([page for page in discard.pages if page in untouched[discard.component]])
             if pages:
+                # A page discarded twice before the runner gets to it is named once.
                 untouched[discard.component].difference_update(pages)
                 discards.append(Discard(discard.component, pages))
         return tuple(discards)

@@ -27,7 +27,7 @@ from transom.kv.fork import begin_fork, copy_of, private_entries, share_pages
 from transom.kv.holding import Holding, Namespace, Offer, Pending, StartPoint
 from transom.kv.journal import Journal, Transaction
 from transom.kv.layout import CacheLayout, PrefixCaching
-from transom.kv.match import Hit, Share, found_again, holding_of, offer_of, start_options
+from transom.kv.match import Hit, Share, holding_of, match_again, offer_of, start_options
 from transom.kv.node import TOKEN_BYTES, as_key
 from transom.kv.page_table import PageTable
 from transom.kv.pins import Pins
@@ -51,6 +51,7 @@ class HybridCache:
     def __init__(self, layout: CacheLayout) -> None:
         """Raises ConfigError, naming the minimum, if not even one request can run token by token."""
         sizes.require_workable(layout)
+        # One journal for all parts, so that a transaction can roll all of them back together.
         journal = Journal()
         self.layout: Final = layout
         self.rules: Final = layout.rules()
@@ -64,6 +65,7 @@ class HybridCache:
         self._budget = Budget(layout.budget, layout.page_bytes, self._pools, journal)
         names = tuple(component.name for component in layout.components)
         self._log = EventLog(names, layout.page_size * TOKEN_BYTES, journal)
+        # Without a budget, pools do not compete for bytes, and every page counts the same.
         costs = layout.page_bytes or (1,) * len(self._pools)
         self._tree = RadixTree(self._pools, self.rules, layout.policy.policy, costs, self._log, journal)
         self._pins = Pins(self._tree, self._log, layout.pin_tokens, journal)
@@ -73,7 +75,8 @@ class HybridCache:
         self._pending: tuple[Pending, ...] = ()
         self._epoch = 0
         self._journal = journal
-        self._cold = Offer(StartPoint(0, 0, 0), tuple([g.own(0) for g in self.rules]), (0,) * len(self.rules))
+        takes = tuple([rule.own(0) for rule in self.rules])
+        self._cold = Offer(StartPoint(0, 0, 0), takes, (0,) * len(self.rules))
         self._has_states = not all(rule.by_reference for rule in self.rules)
         self._snapshots = SnapshotKeeper(self._tree, self._tables, self.rules)
         self._publisher = Publisher(self._tree, self._tables, self.rules, self._counters)
@@ -135,6 +138,8 @@ class HybridCache:
         freed = []
         for pool, table in zip(self._pools, self._tables, strict=True):
             entries = table.table[rows]
+            # A page that several of the holdings share is freed if they are all of its readers. Private pages
+            # have no references, so they always count.
             pages, readers = np.unique(entries[entries != 0], return_counts=True)
             freed.append(int(np.count_nonzero(pool.references(pages) <= readers)))
         return tuple(freed)
@@ -217,7 +222,8 @@ class HybridCache:
         assert namespace.epoch == self._epoch, (namespace, self._epoch)
         assert begin.start < len(tokens) <= self.layout.context, (offer, len(tokens))
         assert begin.full_until < len(tokens), (offer, len(tokens))
-        hit = found_again(self._tree, self.rules, namespace, tokens, begin)
+        # The offer may be older than the last eviction, so the tree is searched again.
+        hit = match_again(self._tree, self.rules, namespace, tokens, begin)
         if hit is None:
             raise NoSpace("prefix", begin.full_until, 0)
         if None not in self._holdings:
@@ -237,6 +243,7 @@ class HybridCache:
             return
         growth = self.growth(holding, end)
         with self._journal.transaction():
+            # For all components together, before any of them allocates, because they may share a budget.
             self._evict_for(growth, holding.request)
             for component, (rule, count) in enumerate(zip(self.rules, growth, strict=True)):
                 self._allocate(holding.row, component, holding.covered(rule), count)
@@ -257,6 +264,7 @@ class HybridCache:
         assert holding.computed <= end <= holding.allocated, (holding, end)
         before = [holding.covered(rule) for rule in self.rules]
         with self._journal.transaction():
+            # First, because `covered` depends on it.
             self._journal.assign(holding, "allocated", end)
             for component, (rule, last) in enumerate(zip(self.rules, before, strict=True)):
                 self._free_private(holding, component, holding.covered(rule), last)
@@ -279,6 +287,7 @@ class HybridCache:
             self._tree.clock.tick()  # new nodes count as used now
             self._let_go_of_inexact(holding)
             key = as_key(tokens, whole * self.layout.page_size)
+            # Before the path exists: evicting may change nodes that the path would name.
             kept = self._evict_for_snapshots(holding, key) if self._has_states else ()
             path = self._publisher.publish(holding, key, whole)
             for component in kept:
@@ -286,6 +295,7 @@ class HybridCache:
             self._budget.settle()
             # Only pages that the request would resume from count as used: older windows may be evicted.
             self._tree.use(path, keep, hit=False, priority=holding.priority)
+            # Where the row has slid, the new end may have no page in any component.
             self._tree.trim(path.end)
             self._journal.assign(holding, "published", whole)
 
@@ -298,6 +308,7 @@ class HybridCache:
         with self._journal.transaction():
             for component, (old, new) in enumerate(zip(holding.kept, keep, strict=True)):
                 self._let_go(holding, component, old, max(old, new))
+            # `kept` may already be further: `_let_go_of_inexact` slides early.
             self._journal.assign(holding, "kept", tuple(map(max, holding.kept, keep)))
             self._purge_if_hidden(holding.namespace)
 
@@ -308,11 +319,13 @@ class HybridCache:
             if self._pending:
                 self._end_copies([p for p in self._pending if p.holding is holding and p.snapshot_of is None])
                 # A snapshot that is not copied yet is kept all the same: the row's own page takes its place.
-                self._journal.assign(self, "_pending", self._snapshots.left_by(holding, self._pending))
+                self._journal.assign(self, "_pending", self._snapshots.keep_own_pages(holding, self._pending))
             for component, rule in enumerate(self.rules):
                 self._let_go(holding, component, holding.kept[component], holding.covered(rule))
             self._seat(holding.row, None)
             self._purge_if_hidden(holding.namespace)
+            # Slides end references too, but come with every step. Skipped nodes are looked at again when a
+            # request ends, or when no other candidate is left.
             self._tree.end_skips()
 
     def fork(self, holding: Holding, request: RequestId, tokens: Tokens) -> Holding:
@@ -326,6 +339,7 @@ class HybridCache:
         if None not in self._holdings:
             raise NoSpace("rows", 1, 0)
         with self._journal.transaction():
+            # What is published is shared, and need not be copied.
             self.publish(holding, tokens)
             child = begin_fork(holding, request, self._holdings.index(None), len(tokens))
             self._seat(child.row, child)
@@ -358,6 +372,7 @@ class HybridCache:
             done = self._pending
             self._end_copies(list(done))
             assert not self._pending, self._pending
+            # A flush keeps the sources of copies. If it came before the copies ran, they go now.
             for namespace in {pending.holding.namespace for pending in done}:
                 self._purge_if_hidden(namespace)
 
@@ -365,6 +380,8 @@ class HybridCache:
         """A step failed: withdraws pending snapshots. Returns the requests that may lack their copies."""
         readers = [pending for pending in self._pending if pending.snapshot_of is None]
         with self._journal.transaction():
+            # Copies for hits and forks may have run or not, so the caller must end their requests. Snapshots
+            # may be written or not, so no request may hit them.
             self._end_copies(readers)
             self._snapshots.withdraw(self._pending)
             self.copies_done()
@@ -397,6 +414,7 @@ class HybridCache:
         self._seat(holding.row, holding)
         for pool, table, share in zip(self._pools, self._tables, shares, strict=True):
             if len(share.pages):
+                # Holes before the first page that the request reads stay holes in its row.
                 pool.reference(present(share.pages))
                 table.write(holding.row, share.kept, share.pages)
         self._tree.use(hit.path, holding.keeps(self.rules), hit=True, priority=holding.priority)
@@ -407,6 +425,7 @@ class HybridCache:
 
     def _allocate_own(self, holding: Holding, shares: list[Share], takes: list[int]) -> None:
         """Allocates the pages that are private from the start and notes the copies into them."""
+        # Sources stay referenced until the copies have run: `Pending.pin`.
         for pool, share in zip(self._pools, shares, strict=True):
             if share.source:
                 pool.reference(as_pages([share.source]))
@@ -427,7 +446,7 @@ class HybridCache:
     def _evict_for(self, need: Sequence[int], request: RequestId) -> None:
         """Evicts until `need` pages of each component can be allocated. Raises NoSpace."""
         assert len(need) == len(self._pools), need
-        self._log.request = request
+        self._log.request = request  # evictions are recorded as made for this request
         evict_for(self._tree, self._budget, self._counters, need)
         self._forget_lost_snapshots()
 
@@ -440,6 +459,7 @@ class HybridCache:
 
     def _let_go(self, holding: Holding, component: int, start: int, end: int) -> None:
         """Clears entries [start, end): unreferences pages of the tree, frees private ones."""
+        # Entries before `middle` name pages of the tree, later ones private pages.
         middle = min(holding.shared(self.rules[component]), end)
         if start < middle:
             pages = self._tables[component].clear(holding.row, start, middle)
@@ -478,6 +498,7 @@ class HybridCache:
         need = [0] * len(self._pools)
         for component in wanted:
             need[component] = 1
+            # One by one: under a budget, components compete for the same bytes.
             if not self.available.covers(need):
                 need[component] = 0
         self._evict_for(need, holding.request)
@@ -523,7 +544,7 @@ class HybridCache:
     def _forget_lost_snapshots(self) -> None:
         """Forgets pending snapshots if their page has been evicted. Call after every eviction."""
         if any(pending.snapshot_of is not None for pending in self._pending):
-            self._journal.assign(self, "_pending", self._snapshots.written(self._pending))
+            self._journal.assign(self, "_pending", self._snapshots.without_evicted(self._pending))
 
     def _require_live(self, holding: Holding) -> None:
         assert self._holdings[holding.row] is holding, (holding, self._holdings[holding.row])

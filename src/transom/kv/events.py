@@ -155,6 +155,8 @@ class EventLog:
         """Appends that pages were stored or removed. The stretches are kept: never change them afterwards."""
         assert kind is not EventKind.CLEARED, stretches
         request, sequence, step = self.request if kind is EventKind.REMOVED else None, self.next, self.step
+        # Rollback drops records by number. What the bounded deque has lost meanwhile is not restored: readers
+        # learn that they missed events, as they do when they fall behind.
         self._journal.log(self._forget, sequence)
         for component, namespace, above, key, pages in stretches:
             if namespace.epoch != self.epoch or namespace.private is not None:

@@ -13,6 +13,7 @@ def private_entries(
 ) -> list[list[int]]:
     """Per component: entries of the row that are the request's own and hold something it has computed."""
     private = []
+    # Pages beyond `computed` hold nothing yet, so the child allocates its own when it grows.
     for table, rule, kept in zip(tables, rules, holding.kept, strict=True):
         last = rule.entries(holding.computed)
         first = min(max(holding.shared(rule), kept), last)

@@ -85,6 +85,7 @@ def bytes_alone(layout: CacheLayout, tokens: int, chunk: int) -> int:
 def longest_alone(layout: CacheLayout, chunk: int) -> int:
     """The longest request, in tokens and at most `context`, that fits into an empty cache."""
     lives = [_Life(component, layout.page_size, layout.context) for component in layout.components]
+    # Pages held grow with the length of a request, so bisection finds the last length that fits.
     low, high = 0, layout.context
     while low < high:
         middle = (low + high + 1) // 2

@@ -93,12 +93,14 @@ def start_options(
 
     Each leaves at least one token to compute. With `latest`, each also computes the token at `latest`.
     """
+    # The last token is always computed: its output is the first sampled token.
     last = max(0, len(tokens) - 1)
     key = as_key(tokens, last if latest is None else min(last, latest))
     hit = best_hit(tree, rules, namespace, key)
     repair = repaired(hit, rules, layers)
     if repair:
         yield repair
+    # The start is bounded by `latest`, but full pages beyond it are still read and not stored again.
     if latest is not None and latest < last:
         hit = with_full_pages(tree, rules, namespace, as_key(tokens, last), hit)
     if hit.begin.full_until:
@@ -134,6 +136,7 @@ def repaired(hit: Hit, rules: tuple[PageRule, ...], layers: tuple[int, ...]) -> 
     if not all(rule.by_reference for rule in rules):
         return None  # a state depends on all tokens before it, so no window of tokens rebuilds it
     start = repair_start(rules, layers, until)
+    # The same start as the hit would compute as much, and inexactly.
     if start <= hit.begin.start:
         return None
     exact_from = min(rule.keep(until) for rule in rules if not rule.keeps_all) * rules[0].page_size
@@ -169,11 +172,11 @@ def with_full_pages(
     """`hit`, found for a part of `key`, extended by the pages that full components have for all of `key`."""
     start = hit.begin.start
     if start % rules[0].page_size:
-        return hit
+        return hit  # inside a page, full pages may not reach further: see `_HitSearch.hit`
     return _HitSearch(tree.walk(namespace, key), rules).hit(start)
 
 
-def found_again(
+def match_again(
     tree: RadixTree, rules: tuple[PageRule, ...], namespace: Namespace, tokens: Tokens, begin: StartPoint
 ) -> Hit | None:
     """The hit behind an earlier offer to start at `begin`, if the tree still has its pages.
@@ -183,6 +186,7 @@ def found_again(
     path = tree.walk(namespace, as_key(tokens, begin.full_until))
     page, within = divmod(begin.start, rules[0].page_size)
     scan = _HitSearch(path, rules)
+    # Components that keep everything have all pages of the path, so its length tells whether theirs are left.
     if path.pages < begin.full_until // rules[0].page_size:
         return None
     if begin.is_repair:

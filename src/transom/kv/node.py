@@ -61,6 +61,7 @@ class Node:
         self.above: tuple[bytes, ...] = ()
         if parent is not None:
             self.start = parent.start + parent.size
+            # Keys, not tokens: all descendants share them, and events can keep them without a copy.
             self.above = (*parent.above, parent.key) if parent.key else ()
         self.branched = False
         self.pinned = 0
@@ -179,6 +180,7 @@ def shared_tokens(left: bytes, right: bytes) -> int:
     """The length, in tokens, of the common prefix of two keys."""
     assert len(left) % TOKEN_BYTES == len(right) % TOKEN_BYTES == 0, (left, right)
     count = min(len(left), len(right)) // TOKEN_BYTES
+    # Comparing bytes first: mostly all of the shorter key is shared, and then no array is needed.
     if left[: count * TOKEN_BYTES] == right[: count * TOKEN_BYTES]:
         return count
     differs = np.frombuffer(left, np.int32, count) != np.frombuffer(right, np.int32, count)

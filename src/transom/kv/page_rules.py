@@ -77,6 +77,7 @@ class RangePages:
         --------|===================|----
         """
         start = self._start(end)
+        # A token that reads nothing before it needs no page, not even the one that `end` lies in.
         return -(-end // self.page_size) if start == end else start // self.page_size
 
     def keep(self, end: int) -> int:
@@ -245,6 +246,7 @@ def page_rule(component: ComponentSpec, page_size: int, context: int) -> PageRul
     if not is_ranged(component):
         return SnapshotPages(component, page_size)
     starts = _starts(component, context)
+    # From the table of all positions: `needed` may be any function, so nothing shorter decides it.
     reads_before = all(map(gt, range(1, context + 1), starts[1:]))
     return RangePages(component, page_size, starts[context] == 0, reads_before, starts)
 

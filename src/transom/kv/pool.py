@@ -127,6 +127,7 @@ class PagePool:
 
     def alone(self, rows: NDArray[np.int32]) -> Pages:
         """Per row of `rows` [rows, entries]: pages that no other row reads, private ones too. 0: no page."""
+        # One comparison for both kinds: owners are above TREE, and TREE - 1 means one reader.
         alone = self._state.take(rows.astype(_ID)) >= _READ_ONCE
         alone &= rows != 0
         counts: Pages = np.add.reduce(alone, axis=1, dtype=_ID)
@@ -175,6 +176,7 @@ class PagePool:
         assert self._all_are(pages, FREE), (self.name, pages)
         self._journal.log(self._undo_allocate, pages, self.untouched)
         self.free -= count
+        # The stack is used from the top, so touched pages go first. Below them lie the untouched ones.
         if self.untouched > self.free:
             self.untouched = self.free
         self._state[pages] = owner
@@ -236,6 +238,7 @@ class PagePool:
         self._journal.log(self._undo_unreference, index)
         state += _ONE
         self._state[index] = state
+        # Only if some page had a single reader can any page have become idle.
         if fewest == 1:
             self.idle += len(index) - int(_count_nonzero(state))
 

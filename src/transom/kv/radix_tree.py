@@ -85,6 +85,7 @@ class RadixTree:
     def walk(self, namespace: Namespace, key: bytes) -> Path:
         """The longest prefix of `key` in the tree, in whole pages, resident or not."""
         root = self.roots.get(namespace)
+        # An empty root for an unknown namespace: a query adds nothing to the tree.
         node: Node = Root(namespace, len(self.pools)) if root is None else root
         top = node
         nodes: list[Node] = []
@@ -142,6 +143,7 @@ class RadixTree:
         """A request has read the path now, in each component from page `first[component]` on."""
         assert len(first) == len(self.pools), first
         for group, component in enumerate(self.groups):
+            # From the node that holds page `first` on; earlier nodes were not read, so they age.
             after = bisect_right(path.starts, first[component])
             nodes = path.nodes[after - 1 :] if after else path.nodes
             self.queues[group].use([node.candidates[group] for node in nodes], hit=hit, priority=priority)
@@ -177,6 +179,7 @@ class RadixTree:
     def grow(self, end: Node, key: bytes, runs: tuple[Run, ...]) -> Node:
         """Adds a new child to `end`, no child of which shares its first page."""
         assert key and len(key) // self.page_bytes == len(runs[0]) // ID_BYTES, (len(key), runs)
+        # A second child: from now on the end of `end` is where requests branched, even if children go.
         if end.children and not end.branched:
             self._journal.log(self._set_branched, end, False)
             self._set_branched(end, True)
@@ -184,6 +187,7 @@ class RadixTree:
         self._journal.log(self._unlink, node)
         self._link(node)
         self._requeue(node)
+        # `end` is no leaf any more, so components that keep everything cannot evict from it.
         self._requeue(end, cheaper=False)
         self._record_from(EventKind.STORED, node, 0)
         return node
@@ -213,6 +217,7 @@ class RadixTree:
         self._journal.assign(node, "above", (*node.above, upper.key))
         self._set(node, node.key[at * page_bytes :], tuple([run[at * ID_BYTES :] for run in node.runs]))
         first = upper.key[:page_bytes]
+        # `upper` takes the place of `node` among the parent's children: it has the same first page.
         self._journal.log(parent.children.__setitem__, first, node)
         parent.children[first] = upper
         self._journal.assign(node, "parent", upper)
@@ -256,6 +261,7 @@ class RadixTree:
             pages = range(node.start + first, node.start + end)
             records.append((component, node.namespace, node.above, node.key, pages))
         self._log.record(EventKind.REMOVED, records)
+        # Backwards, so that the free list is the same as if the stretches had been evicted one by one.
         return b"".join(taken[::-1])
 
     def _evict_stretch(self, node: Node, component: int, first: int, end: int) -> Run:
@@ -264,6 +270,7 @@ class RadixTree:
         run, resident = node.runs[component], node.resident[component]
         assert first < end and resident.count(1, first, end) == end - first, (node, component, first, end)
         price, tail = candidate.price, len(resident) - first
+        # `rjust` puts a hole in the place of every evicted page.
         resident = resident[:first] + resident[end:].rjust(tail, HOLE)
         holes = run[: first * ID_BYTES] + run[end * ID_BYTES :].rjust(tail * ID_BYTES, HOLE)
         self._assign(node, component, holes, resident)  # forgets the cached price
@@ -280,6 +287,7 @@ class RadixTree:
         assert not node.children and 0 < count <= node.size, (node, count)
         size = node.size - count
         taken = [run[size * ID_BYTES :] for run in node.runs]
+        # Before the change: the event names the tokens that are cut.
         self._record_from(EventKind.REMOVED, node, size)
         if size:
             self._set(node, node.key[: size * self.page_bytes], _front(node.runs, size))
@@ -309,7 +317,7 @@ class RadixTree:
                     keep = last
             if keep == node.size:
                 return
-            if keep:
+            if keep:  # trailing holes of a leaf are of no use: a hit there would need them
                 self._set(node, node.key[: keep * self.page_bytes], _front(node.runs, keep))
                 return
             self._journal.log(self._link, node)
@@ -327,6 +335,7 @@ class RadixTree:
         assert node.parent is not None and first < node.size, (node, first)
         start, records = node.start + first, []
         for component, resident in enumerate(node.resident):
+            # A range as long as there is no hole: records are kept, and a range is smaller than a list.
             pages: Sequence[int] = range(start, node.start + node.size)
             if resident.find(0, first) >= 0:
                 pages = [page for page in pages if resident[page - node.start]]

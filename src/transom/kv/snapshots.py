@@ -53,7 +53,7 @@ class SnapshotKeeper:
         copy = PageCopy(component, int(self.rows[component].table[row, 0]), int(page[0]), 1)
         return Pending(holding, copy, pin=0, snapshot_of=key)
 
-    def written(self, pending: tuple[Pending, ...]) -> tuple[Pending, ...]:
+    def without_evicted(self, pending: tuple[Pending, ...]) -> tuple[Pending, ...]:
         """`pending` without the snapshots that lost their page before it was written."""
         return tuple(
             [
@@ -72,17 +72,17 @@ class SnapshotKeeper:
             self.tree.evict_pages(node, each.copy.component, [index])
             self.tree.trim(node)
 
-    def left_by(self, holding: Holding, pending: tuple[Pending, ...]) -> tuple[Pending, ...]:
+    def keep_own_pages(self, holding: Holding, pending: tuple[Pending, ...]) -> tuple[Pending, ...]:
         """As `holding` ends, puts its own page in place of each snapshot not copied yet.
 
         Returns the copies that are pending then.
         """
         for each in pending:
             if each.snapshot_of is not None and each.holding is holding:
-                pending = self._leave(each, pending)
+                pending = self._keep_own_page(each, pending)
         return pending
 
-    def _leave(self, pending: Pending, all_pending: tuple[Pending, ...]) -> tuple[Pending, ...]:
+    def _keep_own_page(self, pending: Pending, all_pending: tuple[Pending, ...]) -> tuple[Pending, ...]:
         """Makes the row's own page the snapshot and frees the target of the copy.
 
         Other pending copies that read the target now read the row's page. Returns the pending copies.
@@ -94,6 +94,7 @@ class SnapshotKeeper:
         node, index = _last_page(path)
         assert node.page(component, index) == copy.target, (node, index, copy)
         source, target = as_pages([copy.source]), as_pages([copy.target])
+        # Hits that were offered on the snapshot before it was written copy from its target.
         left = [p for p in all_pending if p is not pending]
         moved = [p for p in left if p.copy.component == component and p.pin == copy.target]
         for _ in moved:
