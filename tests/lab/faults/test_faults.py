@@ -3,7 +3,8 @@
 import re
 
 import pytest
-from tests.lab.faults.edits import EDITS
+from lab.mutation.curated import by_name
+from lab.mutation.edits import made
 
 from transom.errors import ConfigError
 from transom.values import FinishReason
@@ -41,10 +42,10 @@ def test_the_same_seed_gives_the_same_life() -> None:
 
 
 def test_a_finding_is_printed_as_the_command_that_replays_it(capsys: pytest.CaptureFixture[str]) -> None:
-    edit = next(edit for edit in EDITS if edit.name == "who waits and is aborted ends twice")
-    with edit.made():
+    curated = by_name("a waiting request that is aborted ends twice")
+    with made(curated.edit()):
         with pytest.raises(SchedulerBroke, match=r"of its \d+ events"):
-            faults(edit.seed, 200)
+            faults(curated.seed, 200)
         printed = capsys.readouterr().out
         command = re.search(
             r"^transom simulate --faults --seed (\d+) --only ([\d,-]+)$", printed, re.MULTILINE
