@@ -96,7 +96,7 @@ def copy_tree(tree: Path) -> None:
 
 
 def files_to_run(tree: Path, module: str, suites: Sequence[str] = ()) -> tuple[Sequence[str], Sequence[str]]:
-    """Test files in the order in which they run: the likely ones, and the others with the slowest last.
+    """Test files in the order in which they run: likely ones, then the rest with the slowest last.
 
     `suites` are folders or files; the default is the suites of the module's package.
     """
