@@ -8,13 +8,15 @@ entry bounds all keys from below, and everything else follows:
 
 - A use raises keys, so it leaves the queue alone. `victim` compares the first entry with the candidate's
   present key and, if the key has risen, reinserts the candidate with it. Only candidates that reach the front
-  cost something; the pages that are in use all the time do not.
+  cost something; the pages that are in use all the time do not. (One exception: among equal values
+  `LeastValuable` evicts the newest first, so a use may lower the tie-break. The candidate then comes up at its
+  old place among its equals, which is good enough.)
 - A change that may lower a key inserts another entry: `requeue` with the new key, `invalidate` with the
   lowest key of all when the new one cannot be computed yet.
 - Removing and skipping leave the entries where they are. `victim` drops them when they reach the front. When
   entries outnumber candidates four to one, the queue is rebuilt.
 - A rollback restores candidates, not entries, and inserts lower bounds. The victims are the same as if the
-  transaction had never run, because they depend on present keys only.
+  transaction had never run, because they depend on present keys only, but for the ties just mentioned.
 """
 
 from collections import deque
@@ -185,7 +187,7 @@ class EvictionQueue(Generic[Item]):
     def use(self, candidates: Sequence[Candidate[Item]], *, hit: bool, priority: int) -> None:
         """A request of `priority` has read `candidates` now; `hit` if it was admitted on them.
 
-        Keys only rise, so the queue is not touched.
+        Keys rise, so the queue is not touched.
         """
         now, base = self.clock.now, self.clock.inflation
         before = [(c, c.last_used, c.base, c.uses, c.request_priority) for c in candidates]
