@@ -35,7 +35,7 @@ def referenced(world: CacheWorld) -> list[int]:
     return [component.referenced for component in world.cache.stats().components]
 
 
-def reclaimed(world: CacheWorld) -> list[int]:
+def evicted(world: CacheWorld) -> list[int]:
     return [component.evicted for component in world.cache.stats().components]
 
 
@@ -83,7 +83,7 @@ def evict_windows(world: CacheWorld) -> None:
 
 
 def readable(world: CacheWorld, job: Job, query: int) -> list[int]:
-    """Positions that the query at `query` reads and whose window page is allocated."""
+    """Positions that the query at `query` reads and that have a window page."""
     entries, size = row(world, job, WINDOW), world.page_size
     kind = world.kinds[WINDOW]
     return [at for at in range(first_key(kind, query), query + 1) if entries[at // size]]

@@ -13,11 +13,11 @@ from tests.faults.play import (
     FULL,
     WINDOW,
     evict_windows,
+    evicted,
     free,
     hold,
     hybrid,
     readable,
-    reclaimed,
     require_all_available,
     row,
     squeeze,
@@ -223,7 +223,7 @@ def test_a_08_window_pages_are_evicted_from_inner_nodes_and_no_full_page_is() ->
     inner = {length for length in window_lengths(world, up_to(12)) if length <= 12}
     assert len(inner) == 12
     job = hold(world, 8)
-    assert reclaimed(world) == [0, 8]
+    assert evicted(world) == [0, 8]
     assert len(window_lengths(world, up_to(12))) < 12
     assert {prefix for _, prefix in world.resident()[FULL]} >= {tuple(up_to(n)) for n in range(1, 13)}
     world.drop(job)

@@ -1,4 +1,4 @@
-"""docs/faults.md links each fault to its tests, or states why it has none."""
+"""docs/faults.md links each fault to its tests, or states why it has no test."""
 
 import re
 from pathlib import Path

@@ -71,7 +71,7 @@ def test_s_02_a_step_without_spans_and_a_span_without_tokens_cannot_be_built() -
 
 
 def test_s_03_a_chunk_without_pages_waits_until_a_running_request_ends() -> None:
-    """32 pages, and none is left for the next chunk: the request waits, or resumes from a hit."""
+    """All 32 pages are in use when the next chunk is due: the request waits, or resumes from a hit."""
     world = World(page=1, windows=(), pages=(32,), chunk=4, context=32, rows=2)
     first = world.submit(prompt(8), 20, priority=1)
     second = world.submit(prompt(19, 1), 2)

@@ -11,12 +11,12 @@ from tests.faults.play import (
     FULL,
     WINDOW,
     evict_windows,
+    evicted,
     free,
     hit_start,
     hold,
     hybrid,
     only_full,
-    reclaimed,
     referenced,
     require_all_available,
     row,
@@ -201,7 +201,7 @@ def test_t_09_window_pages_are_evicted_from_a_leaf_whose_full_pages_are_referenc
     assert referenced(world) == [12, 0]
     before = row(world, reader, FULL)
     other = hold(world, world.cache.available.alone()[WINDOW] - 4)
-    assert reclaimed(world)[WINDOW] >= 8 and reclaimed(world)[FULL] == 0
+    assert evicted(world)[WINDOW] >= 8 and evicted(world)[FULL] == 0
     assert row(world, reader, FULL) == before and referenced(world) == [12, 0]
     world.drop(other)
     world.compute(reader, len(reader.tokens))

@@ -1,4 +1,4 @@
-"""Llama, against a forward pass in float64 straight from the file's tensors, and against itself cold."""
+"""Llama, compared with a float64 forward pass over the file's tensors, and with its own cold run."""
 
 from pathlib import Path
 
@@ -36,7 +36,7 @@ def normed(x: F64, weight: F64) -> F64:
 
 
 def turned(x: F64, factors: F64) -> F64:
-    """The file's rows are pairs of neighbours: complex numbers, each turned by its angle."""
+    """Rows of the file are pairs of neighbours: complex numbers, each rotated by its angle."""
     pairs = x.reshape(*x.shape[:-1], -1, 2)
     frequencies = ROPE_BASE ** (-np.arange(0, HEAD_DIM, 2) / HEAD_DIM) / factors
     angles = np.arange(len(x))[:, None, None] * frequencies
@@ -86,7 +86,7 @@ def test_logits_are_those_of_a_forward_pass_from_the_definition(
     assert np.abs(ours - expected).max() / np.abs(expected).max() < 1e-5
 
 
-def test_a_prompt_seen_before_is_not_computed_again_and_gives_the_same_tokens(tmp_path: Path) -> None:
+def test_a_repeated_prompt_is_not_computed_again_and_generates_the_same_tokens(tmp_path: Path) -> None:
     path = write_tiny_llama(tmp_path / "tiny.gguf")
     llm = LLM(str(path))
     prompt = "the cache must be as good where every layer has full attention: " * 4
@@ -117,7 +117,7 @@ CASES: dict[str, tuple[Change, str]] = {
 
 
 @pytest.mark.parametrize(("change", "says"), CASES.values(), ids=CASES)
-def test_a_file_that_cannot_work_is_refused_in_one_line(change: Change, says: str, tmp_path: Path) -> None:
+def test_an_unusable_file_is_refused_in_one_line(change: Change, says: str, tmp_path: Path) -> None:
     source = write_tiny_llama(tmp_path / "tiny.gguf")
     target = rewritten(source, tmp_path / "changed.gguf", change)
     with pytest.raises(ModelFileError, match=says) as caught:

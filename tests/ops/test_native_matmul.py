@@ -48,7 +48,7 @@ def unpacked(x: Activations) -> Activations:
 
 
 def assert_same(left: NDArray[np.generic], right: NDArray[np.generic]) -> None:
-    """To the bit, zeros' signs included; any NaN equals any NaN."""
+    """Equal to the bit, including the signs of zeros; any NaN equals any NaN."""
     np.testing.assert_array_equal(left, right)
     if left.dtype == np.float32:
         np.testing.assert_array_equal(np.signbit(left[left == 0]), np.signbit(right[right == 0]))
@@ -76,7 +76,7 @@ def test_a_row_alone_has_the_bits_it_has_in_a_batch(native: NativeOps, precision
 
 @pytest.mark.parametrize(("low", "high"), [(0, 15), (-16, 15), (-32, 32), (-33, 32), (-32, 33)])
 def test_codes_of_few_bits_have_the_bits_of_the_reference(native: NativeOps, low: int, high: int) -> None:
-    """Where codes are small kernels may multiply bytes: nothing may saturate, nor be taken for small."""
+    """Kernels may multiply bytes if codes are small: no sum may saturate, and -33 and 33 are not small."""
     rng = np.random.default_rng(0)
     for group, zero_offsets in ((16, False), (32, True)):
         codes = np.where(rng.random((77, 96)) < 0.5, high, low)

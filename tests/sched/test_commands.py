@@ -118,8 +118,8 @@ def test_a_pause_stops_steps_and_nothing_else(mode: PauseMode) -> None:
     world.send(Pause(mode))
     late = world.submit(prompt(5, 7), 3, deadline=9.0)
     doomed = world.submit(prompt(5, 8), 3)
-    taken = world.step()
-    assert taken.idle == Idle(IdleReason.PAUSED, until=9.0)
+    iteration = world.step()
+    assert iteration.idle == Idle(IdleReason.PAUSED, until=9.0)
     world.abort(doomed)
     for _ in range(3):
         assert world.step().idle is not None
@@ -153,13 +153,13 @@ def test_a_drained_engine_finishes_its_requests_and_refuses_new_ones() -> None:
     world, _ = busy()
     world.send(Drain(7))
     late = world.submit(prompt(4))
-    taken = world.step()
-    assert [(r.request, r.error.code) for r in taken.rejected] == [(late, "shutting_down")]
-    assert taken.done == ()
+    iteration = world.step()
+    assert [(r.request, r.error.code) for r in iteration.rejected] == [(late, "shutting_down")]
+    assert iteration.done == ()
     del world.requests[late]
     world.finish()
     assert world.iterations[-1].done == (Drained(7),)
-    assert sum(bool(taken.done) for taken in world.iterations) == 1
+    assert sum(bool(iteration.done) for iteration in world.iterations) == 1
     assert {end.reason for end in world.ends.values()} == {FinishReason.LENGTH}
 
 

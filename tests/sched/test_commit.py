@@ -28,7 +28,7 @@ def breaking(world: World, error: Exception, request: RequestId) -> Callable[[Ho
 
 def world_with_two(page: int = 4) -> tuple[World, RequestId, RequestId]:
     world = World(page=page, windows=(4,), pages=(64, 64), chunk=8)
-    world.scheduler = Scheduler(world.cache, world.limits)  # type: ignore[assignment]
+    world.scheduler = Scheduler(world.cache, world.config)  # type: ignore[assignment]
     return world, world.submit([5] * 4, 8), world.submit([6] * 4, 8)
 
 
@@ -53,7 +53,7 @@ def test_a_span_that_finds_no_page_is_left_out_of_the_step_and_its_request_is_un
 
 def test_a_step_in_which_no_span_finds_a_page_is_idle(monkeypatch: pytest.MonkeyPatch) -> None:
     world = World(page=4, windows=(4,))
-    scheduler = Scheduler(world.cache, world.limits)
+    scheduler = Scheduler(world.cache, world.config)
     request = world.submit([5] * 4, 8)
     scheduler.submit(world.requests[request])
     with monkeypatch.context() as patch:

@@ -38,12 +38,12 @@ def test_a_stream_of_new_requests_starves_no_request() -> None:
 
 def test_priority_goes_first_and_does_not_starve_the_rest() -> None:
     world = World(page=4, windows=(4,), rows=1, chunk=16)
-    plain, urgent = world.submit(distinct(8, 1), 4), world.submit(distinct(8, 2), 4, priority=1)
+    low, high = world.submit(distinct(8, 1), 4), world.submit(distinct(8, 2), 4, priority=1)
     world.finish()
     order = [
         end.request for iteration in world.iterations for end in iteration.events if end.request in world.ends
     ]
-    assert order.index(urgent) < order.index(plain)
+    assert order.index(high) < order.index(low)
 
 
 def test_an_old_request_outranks_a_young_one_of_higher_priority() -> None:
@@ -51,7 +51,7 @@ def test_an_old_request_outranks_a_young_one_of_higher_priority() -> None:
     world.submit(distinct(8, 0), 4)
     world.step()
     old = world.submit(distinct(8, 1), 4)
-    for seed in range(world.limits.priority_bonus):
+    for seed in range(world.config.priority_bonus):
         world.abort(world.submit([seed % 40], 1))
     world.step()
     young = world.submit(distinct(8, 2), 4, priority=1)
@@ -126,7 +126,7 @@ def test_a_starved_senior_gets_budget_although_decodes_would_fill_it() -> None:
     for _ in range(4):
         world.step()
     oldest = world.submit(distinct(20, 9), 2, priority=1)
-    for _ in range(world.limits.patience_steps + 3):
+    for _ in range(world.config.patience_steps + 3):
         world.step()
     assert world.spans(oldest)[0] == (0, 1), "one token, and it is the oldest running request"
     assert len(world.last_step()) == 4

@@ -18,9 +18,9 @@ def test_a_broken_step_ends_only_its_own_requests() -> None:
     world = World(page=4, windows=(4,), pages=(64, 64), rows=1)
     broken, fine = world.submit([1, 2, 3], 4), world.submit([4, 5], 4)
     world.fail_next_step()
-    taken = world.step()
-    assert isinstance(taken.failure, RunnerFailed)
-    assert taken.events == (
+    iteration = world.step()
+    assert isinstance(iteration.failure, RunnerFailed)
+    assert iteration.events == (
         Ended(broken, FinishReason.ERROR, world.ends[broken].usage, "RunnerFailed: half way"),
     )
     world.finish()
@@ -62,9 +62,9 @@ def test_a_result_that_does_not_answer_the_step_is_a_failure_of_the_runner() -> 
 
     world = World()
     request = Request(RequestId(1), np.array([1, 2], np.int32), 2)
-    taken = iterate(world.scheduler, [Submit(request)], Mute())
-    assert isinstance(taken.failure, ValueError)
-    assert [type(event) for event in taken.events] == [Ended]
+    iteration = iterate(world.scheduler, [Submit(request)], Mute())
+    assert isinstance(iteration.failure, ValueError)
+    assert [type(event) for event in iteration.events] == [Ended]
     check(world.cache)
     world.require_empty()
 

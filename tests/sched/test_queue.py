@@ -81,7 +81,7 @@ def test_priority_classes_are_strict_where_bonuses_are_not() -> None:
         first = world.submit(fresh(5, 1), 1)
         world.step()
         plain = world.submit(fresh(5, 2), 1)
-        for seed in range(world.limits.priority_bonus):
+        for seed in range(world.config.priority_bonus):
             world.abort(world.submit(fresh(2, 10 + seed), 1))
         late = world.submit(fresh(5, 3), 1, priority=1)
         ends[policy] = [r for r in end_order(world) if r in (first, plain, late)]

@@ -124,7 +124,7 @@ def test_a_starved_senior_gets_a_token_though_prefill_uses_up_the_page() -> None
     world.submit(distinct(200, 31), 2)
     world.step()
     senior = world.submit(distinct(20, 32), 2, priority=9)
-    for _ in range(world.limits.patience_steps + 2):
+    for _ in range(world.config.patience_steps + 2):
         world.step()
     assert world.spans(senior) and decode in world.last_step()
     world.finish()

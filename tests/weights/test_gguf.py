@@ -42,7 +42,7 @@ def info(name: str | bytes, dimensions: Sequence[int], kind: int = 0, offset: in
 
 @dataclass(frozen=True)
 class Draft:
-    """A file in the making; every number in it may be a lie."""
+    """A GGUF file to be written, in which every number may be wrong."""
 
     values: Sequence[bytes] = ()
     infos: Sequence[bytes] = ()
@@ -245,7 +245,7 @@ def test_a_bad_file_is_refused_in_one_line(content: Draft | bytes, says: str, tm
 
 
 @pytest.mark.parametrize("path", ["missing.gguf", "."])
-def test_what_is_no_file_is_refused(path: str, tmp_path: Path) -> None:
+def test_a_missing_file_and_a_folder_are_refused(path: str, tmp_path: Path) -> None:
     with pytest.raises(ModelFileError, match="cannot be read"):
         read_gguf(tmp_path / path)
 

@@ -82,7 +82,7 @@ class WindowsByAge:
         return found
 
     def scene(self, user: str, event: str, fate: Fate) -> Scene:
-        """`user` is the conversation whose turn is drawn."""
+        """Draws a turn of the conversation `user`."""
         cells = [FREE] * (len(self._slots) + len(self._free))
         for (name, page), slot in self._slots.items():
             cells[slot] = Cell(Look[name] if name == user else Look.TREE, f"{name}{page}")
@@ -93,7 +93,7 @@ class WindowsByAge:
         return Scene((Strip("window", tuple(cells)), *tree), event, fate)
 
     def _found(self, name: str, most: int) -> int:
-        """The longest prefix, in pages, before whose end the window is cached."""
+        """The longest prefix, in pages, with a cached window before its end."""
         read = -(-(WIDTH - 1) // PAGE)
         for end in range(most, 0, -1):
             if all((name, page) in self._slots for page in range(max(0, end - read), end)):

@@ -65,7 +65,7 @@ class ChunkedServer:
         self._compute("A", 1 if self.computed["A"] else PROMPT_A)
 
     def stash(self) -> None:
-        """Inserts B's input list into the tree. No state says whether those tokens were computed."""
+        """Inserts B's input list into the tree. No state says whether its tokens were computed."""
         self.cached = self.listed
         for pool, rows in ((self.full, self._full_rows), (self.window, self._window_rows)):
             private = [page for page in rows["B"] if page >= 0 and pool.owners[page] == "B"]

@@ -35,7 +35,7 @@ KEYS = {
 
 
 def moved(index: int, count: int, move: Move) -> int | None:
-    """The index of the frame after a move. None ends the story."""
+    """The index of the frame after a move, if the story does not end with it."""
     assert 0 <= index < count, (index, count)
     match move:
         case Move.NEXT:

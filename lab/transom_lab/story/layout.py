@@ -30,7 +30,7 @@ LEGEND: Final = (
 
 @dataclass(frozen=True, slots=True)
 class Space:
-    """Columns and rows to draw on. `rows` is None where there is no limit."""
+    """Columns and rows to draw on. Without `rows` there is no limit."""
 
     columns: int
     rows: int | None = None

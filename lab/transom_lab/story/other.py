@@ -1,4 +1,4 @@
-"""The parts that the other sides are built from: pools whose bookkeeping is done by hand. Models of ours."""
+"""The parts that the other sides are built from: pools with bookkeeping by hand. They are models of ours."""
 
 from collections.abc import Iterable, Sequence
 

@@ -107,7 +107,7 @@ def start_of_repair(until: int) -> int:
 
 
 def story() -> Story:
-    """Five frames: a prompt whose window was evicted, and the cost of a hit on it."""
+    """Five frames: a prompt without its window pages, and the cost of a hit on it."""
     ours = Ours()
     frames = [_lost(ours), _how_far(ours), _layers(ours), _island(ours), _chart()]
     return Story(

@@ -7,7 +7,7 @@ from typing import Final
 
 
 class Look(Enum):
-    """The looks of words, then those of cells."""
+    """The looks of words, then the looks of cells."""
 
     PLAIN = auto()
     STRONG = auto()

@@ -51,7 +51,7 @@ def small(*, full: int, window: int, width: int, rows: int = 4, layers: Sequence
 class Stage:
     """Owns a scheduler world and its requests, which are named by letters. Mutable.
 
-    The output of request B continues text B, so the label of a page also says who produced its tokens.
+    The output of request B continues text B, so the label of a page also names the request that sampled it.
     """
 
     def __init__(self, layout: CacheLayout, *, chunk: int) -> None:
@@ -71,7 +71,7 @@ class Stage:
     # ------------------------------------------------------------ events
 
     def ask(self, letter: str, prompt: Sequence[int], outputs: int = 1) -> None:
-        """Sends a request under a letter that is new, or whose last request has ended."""
+        """Sends a request under a letter that is new, or free because its last request has ended."""
         assert letter not in self.requests or letter in self.ended, letter
         number, length = RequestId(len(self.outputs) + 1), len(prompt)
         request = Request(number, np.array(prompt, np.int32), outputs)
@@ -121,7 +121,7 @@ class Stage:
         return [(s.start, s.end) for work in self.runner.steps for s in work.spans if s.request == number]
 
     def page(self, component: int, page: int) -> list[int]:
-        """The tokens whose keys the last layer of a component holds in a page.
+        """The tokens of the keys that the last layer of a component holds in a page.
 
         A token is negative if its key is inexact. 0 is an empty slot.
         """

@@ -80,7 +80,7 @@ def _filled(story: Story, index: int, console: Console) -> list[Line]:
 
 
 def _next_move(keyboard: Keyboard, console: Console, seconds: float | None) -> Move | None:
-    """The move of the next key. NEXT after `seconds` without one; None if the screen was resized."""
+    """The move of the next key, or NEXT after `seconds` without a key. No move if the screen was resized."""
     size = console.size
     end = None if seconds is None else time.monotonic() + seconds
     while console.size == size:

@@ -14,7 +14,7 @@ class Batch:
     """The tokens of one step, all spans end to end.
 
     spans   one entry per component: the same spans, with the clips and stored tokens of the component
-    wanted  int32, indices of the tokens whose hidden states are returned
+    wanted  int32, indices of the tokens to return hidden states of
     """
 
     tokens: I32

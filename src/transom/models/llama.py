@@ -1,6 +1,6 @@
 """Llama: full attention in every layer, SiLU gates, norms before each block only.
 
-Llama 2 and 3, SmolLM2, TinyLlama and all models whose files name this architecture. Source: the metadata
+Llama 2 and 3, SmolLM2, TinyLlama and every file that names this architecture. Source: the metadata
 keys, tensor names and order of rows that llama.cpp's converter writes. The defaults for missing keys are
 llama.cpp's.
 """

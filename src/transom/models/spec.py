@@ -72,7 +72,7 @@ class ModelSpec:
 
 @dataclass(frozen=True, slots=True)
 class LayerWeights:
-    """Weights of one layer. Norms that a family lacks are None.
+    """Weights of one layer. A family may lack some norms.
 
     qkv         q, k and v, stacked along `out`
     gate_up     gate and up projections, stacked along `out`

@@ -53,7 +53,8 @@ def assemble(file: GgufFile, spec: ModelSpec, layer: Callable[[Tensors, LayerSpe
     """
     tensors = Tensors(file)
     shape = (spec.vocabulary, spec.dim)
-    # 16-bit activations in every family: rounding errors of the output matrix go straight into the logits.
+    # The output matrix takes 16-bit activations in every family: rounding errors go straight into the logits,
+    # and its cost is reading the weights anyway.
     embedding = tensors.packed("token_embd", *shape, Precision.INT16)
     weights = ModelWeights(
         embedding=embedding,

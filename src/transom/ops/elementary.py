@@ -55,7 +55,7 @@ def fold(lanes: NDArray[np.floating]) -> NDArray[np.floating]:
 
 
 def folded_dot(a: F32, b: F32) -> F32:
-    """Dot over the last axis, a multiple of 16, broadcast over the others."""
+    """Dot over the last axis, a multiple of 16, broadcast over the other axes."""
     assert a.shape[-1] == b.shape[-1] and a.shape[-1] % LANES == 0, (a.shape, b.shape)
     lanes: F32 = np.zeros(LANES, dtype=np.float32)
     for start in range(0, a.shape[-1], LANES):

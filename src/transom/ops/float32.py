@@ -161,8 +161,8 @@ def _read(kv: PagedKV, layer: int, index: int, row: int, positions: NDArray[np.i
 def _bias(queries: NDArray[np.int64], keys: NDArray[np.int64], window: int | None) -> F32:
     """`[queries, keys]`: 0 where a key is visible, -inf where it is masked."""
     age = queries[:, np.newaxis] - keys
-    seen = (age >= 0) & (age < (window or len(keys) + len(queries)))
-    return np.where(seen, np.float32(0), np.float32(-np.inf))
+    visible = (age >= 0) & (age < (window or len(keys) + len(queries)))
+    return np.where(visible, np.float32(0), np.float32(-np.inf))
 
 
 def _attend(q: F32, k: F32, v: F32, bias: F32, shape: AttentionShape) -> F32:

@@ -44,7 +44,7 @@ def _doubtful(total: F64, result: F32) -> NDArray[np.bool_]:
 
 
 def _sum_to_odd(a: F64, b: F64) -> F64:
-    """a + b, rounded to odd: if inexact, the neighbour whose last bit is 1."""
+    """a + b, rounded to odd: if inexact, the neighbour with a last bit of 1."""
     total = a + b
     b_seen = total - a
     # TwoSum (Knuth): a + b == total + error exactly; error is NaN if total is not finite.

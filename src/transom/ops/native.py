@@ -38,7 +38,7 @@ _NO_SUMS: I32 = np.empty((0, 0), dtype=np.int32)
 class NativeInfo:
     """The kernels and threads in use, and the possible ones.
 
-    isas          instruction sets whose kernels this CPU can run, fastest first
+    isas          instruction sets that this CPU can run, fastest first
     threads       including the calling one
     cpu_features  features that kernels can use and this CPU has
     """
@@ -164,7 +164,7 @@ class NativeOps:
     def attention(self, q: F32, shape: AttentionShape, kv: PagedKV, layer: int, spans: SpanRows) -> F32:
         out = np.empty((len(q), shape.heads * shape.head_dim), np.float32)
         heads, kv_heads, head_dim = shape.heads, shape.kv_heads, shape.head_dim
-        # The extension takes 0 for None.
+        # 0 stands for an absent window or softcap.
         window, softcap = shape.window or 0, shape.softcap or 0.0
         where = (kv.pages, kv.rows, kv.page_size, layer)
         which = (spans.rows, spans.starts, spans.offsets, spans.clips)
@@ -173,6 +173,7 @@ class NativeOps:
 
     def sample(self, logits: F32, sampling: SamplingRows) -> tuple[I32, F32]:
         tokens, logprobs = np.empty(len(logits), np.int32), np.empty(len(logits), np.float32)
+        # In the order of the extension's arguments.
         columns = [getattr(sampling, field.name) for field in fields(sampling)]
         _native.sample(logits, *columns, tokens, logprobs)
         return tokens, logprobs

@@ -70,7 +70,7 @@ def deinterleave(values: F32) -> F32:
 
 
 def unpack(matrix: PackedMatrix) -> tuple[I8, F32, F32 | None]:
-    """What `pack` was given: codes, scales, zero_offsets."""
+    """The arguments of `pack`: codes, scales, zero offsets."""
     out = matrix.out_features
     zero_offsets = None if matrix.zero_offsets is None else deinterleave(matrix.zero_offsets)[:out]
     return unpack_codes(matrix)[:out], deinterleave(matrix.scales)[:out], zero_offsets
@@ -118,8 +118,8 @@ def concatenate(matrices: Sequence[PackedMatrix]) -> PackedMatrix:
     scales = np.concatenate(list(_split_groups(matrices, [part[1] for part in parts], group)))
     if all(part[2] is None for part in parts):
         return pack(codes, scales, None, group, first.precision)
-    given = [np.zeros_like(part[1]) if part[2] is None else part[2] for part in parts]
-    zero_offsets = np.concatenate(list(_split_groups(matrices, given, group)))
+    offsets = [np.zeros_like(part[1]) if part[2] is None else part[2] for part in parts]
+    zero_offsets = np.concatenate(list(_split_groups(matrices, offsets, group)))
     return pack(codes, scales, zero_offsets, group, first.precision)
 
 

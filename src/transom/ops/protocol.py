@@ -170,7 +170,8 @@ class SamplingRows:
     """Sampling parameters, one per row of logits.
 
     temperature float32, top_k int32, top_p float32, min_p float32, seed uint64, position int32. `position`
-    is the position of the sampled token, the counter of the random generator.
+    is the position of the sampled token, the counter of the random generator. The native backend passes the
+    fields to the extension in this order.
     """
 
     temperature: F32
@@ -266,7 +267,7 @@ class Ops(Protocol):
         l = folded sum of p (key j of the tile in lane j % 16, masked keys add nothing);
         a[d] = fma(p, v[d], a[d]), keys ascending from 0, masked keys not touched at all.
         A key is masked if it is after the query, outside of the query's window or before the span's clip.
-        Tiles whose keys are all masked are skipped. Merge ascending: the first tile not skipped is taken as
+        A tile is skipped if all its keys are masked. Merge ascending: the first tile not skipped is taken as
         it is; then M' = max(M, m); s = exp(M - M'); t = exp(m - M'); L = fma(l, t, L * s);
         A = fma(a, t, A * s). Result A * (1 / L).
         """
@@ -295,7 +296,7 @@ class Ops(Protocol):
         """Log-probabilities of `tokens`, one per row of `[rows, vocab]`; the `top` most probable tokens of
         each row, `[rows, top]`, and their log-probabilities. `top` is at most vocab.
 
-        Log-probabilities and the order of tokens are those of `sample`. A row for which `sample` returns
+        Log-probabilities and the order of tokens are as in `sample`. A row for which `sample` returns
         token 0 and NaN has NaN throughout, and token 0 `top` times.
         """
         ...
@@ -318,7 +319,7 @@ EXP = np.array(
     dtype=np.float32,
 )
 
-# log64(z), z >= 1, finite: float64 operations, none fused.
+# log64(z), z >= 1, finite: float64 operations, not fused.
 #   z = m * 2**e with m in [0.5, 1) (frexp); if m < SQRT_HALF: m = 2 * m, e = e - 1
 #   s = (m - 1) / (m + 1); t = s * s; p = LOG[0]; for c in LOG[1:]: p = p * t + c
 #   result = e * LN2 + 2 * (s * p)

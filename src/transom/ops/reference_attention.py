@@ -51,24 +51,24 @@ def _attend_block(q: F32, span: SpanKeys, shape: AttentionShape, kv: PagedKV, la
     last = (span.start + len(q) - 1) // TILE
     lowest = span.clip if shape.window is None else max(span.clip, span.start - shape.window + 1)
     first = lowest // TILE
-    merged, begun = None, np.zeros(len(q), dtype=np.bool_)
+    merged, started = None, np.zeros(len(q), dtype=np.bool_)
     step = max(1, _PAIRS_AT_ONCE // len(q))
     for tile in range(first, last + 1, step):
         tiles = np.arange(tile, min(tile + step, last + 1))
         keys = tiles[:, np.newaxis] * TILE + np.arange(TILE)
-        seen = _seen(positions, keys, shape.window) & (keys >= span.clip)[:, np.newaxis, :]
+        visible = _visible(positions, keys, shape.window) & (keys >= span.clip)[:, np.newaxis, :]
         k, v = _gather(kv, layer, span.row, keys, span.start + len(q))
-        parts = _tile_parts(q, k, v, seen, shape)
+        parts = _tile_parts(q, k, v, visible, shape)
         for index in range(len(tiles)):
-            live = np.asarray(seen[index].any(axis=1))
+            live = np.asarray(visible[index].any(axis=1))
             part = _Part(parts.largest[index], parts.total[index], parts.values[index])
-            merged = part if merged is None else _merge(merged, part, live, begun)
-            begun = begun | live
-    assert merged is not None and begun.all(), "every query reads at least its own key"
+            merged = part if merged is None else _merge(merged, part, live, started)
+            started = started | live
+    assert merged is not None and started.all(), "every query reads at least its own key"
     return merged.values * (ONE / merged.total)[..., np.newaxis]
 
 
-def _seen(positions: NDArray[np.int64], keys: NDArray[np.int64], window: int | None) -> Mask:
+def _visible(positions: NDArray[np.int64], keys: NDArray[np.int64], window: int | None) -> Mask:
     """`[tiles, queries, 64]`: whether a key is not after the query, and within its window."""
     back = positions[np.newaxis, :, np.newaxis] - keys[:, np.newaxis, :]
     return (back >= 0) if window is None else (back >= 0) & (back < window)
@@ -85,17 +85,17 @@ def _gather(kv: PagedKV, layer: int, row: int, keys: NDArray[np.int64], end: int
     return k.astype(np.float32), v.astype(np.float32)
 
 
-def _tile_parts(q: F32, k: F32, v: F32, seen: Mask, shape: AttentionShape) -> _Part:
+def _tile_parts(q: F32, k: F32, v: F32, visible: Mask, shape: AttentionShape) -> _Part:
     """A partial softmax per tile, `[tiles, queries, heads, ...]`. Undefined where all keys are masked."""
     share = shape.heads // shape.kv_heads
     k, v = np.repeat(k, share, axis=2), np.repeat(v, share, axis=2)
-    mask = seen[:, :, np.newaxis, :]
+    mask = visible[:, :, np.newaxis, :]
     scores = folded_dot(q[np.newaxis, :, :, np.newaxis, :], k.transpose(0, 2, 1, 3)[:, np.newaxis])
     scores = _capped(scores * np.float32(shape.scale), shape.softcap)
     largest = np.where(mask, scores, np.float32(-np.inf)).max(axis=3)
     p = np.where(mask, exp(scores - largest[..., np.newaxis]), np.float32(0))
     total = folded_sum(p).astype(np.float32, copy=False)
-    return _Part(largest, total, _weigh(p, v, seen))
+    return _Part(largest, total, _weigh(p, v, visible))
 
 
 def _capped(scores: F32, softcap: float | None) -> F32:
@@ -105,30 +105,30 @@ def _capped(scores: F32, softcap: float | None) -> F32:
     return cap * tanh(scores / cap)
 
 
-def _weigh(p: F32, v: F32, seen: Mask) -> F32:
+def _weigh(p: F32, v: F32, visible: Mask) -> F32:
     """Sum of p * v by fma, keys ascending.
 
     Masked keys are skipped, not multiplied by 0: 0 * NaN is NaN, and -0 + 0 is +0.
     """
     values = np.zeros((*p.shape[:3], v.shape[3]), dtype=np.float32)
     for key in range(TILE):
-        live = seen[:, :, key]
+        live = visible[:, :, key]
         if live.any():
             added = fma(p[..., key, np.newaxis], v[:, np.newaxis, key], values)
             values = np.where(live[..., np.newaxis, np.newaxis], added, values)
     return values
 
 
-def _merge(old: _Part, new: _Part, live: Mask, begun: Mask) -> _Part:
+def _merge(old: _Part, new: _Part, live: Mask, started: Mask) -> _Part:
     """Merges `new` into `old` for the queries that are `live`, i.e. see a key of the tile.
 
-    A query that has not `begun` takes its first tile as it is.
+    A query that has not `started` takes its first tile as it is.
     """
     largest = np.maximum(old.largest, new.largest)
     s, t = exp(old.largest - largest), exp(new.largest - largest)
     total = fma(new.total, t, old.total * s)
     values = fma(new.values, t[..., np.newaxis], old.values * s[..., np.newaxis])
-    joined, fresh = (live & begun)[:, np.newaxis], (live & ~begun)[:, np.newaxis]
+    joined, fresh = (live & started)[:, np.newaxis], (live & ~started)[:, np.newaxis]
     return _Part(
         np.where(joined, largest, np.where(fresh, new.largest, old.largest)),
         np.where(joined, total, np.where(fresh, new.total, old.total)),

@@ -99,7 +99,7 @@ def _q5_k(blocks: Blocks) -> Decoded:
 
 def _eight_groups(blocks: Blocks) -> tuple[F32, F32]:
     """Scales and zero_offsets `[blocks, 8]` at the beginning of a block of Q4_K or Q5_K."""
-    # Eight pairs (scale, minimum) of 6 bits in 12 bytes: the first four pairs in whole bytes, whose top bits
+    # Eight pairs (scale, minimum) of 6 bits in 12 bytes: the first four pairs in whole bytes; their top bits
     # complete the nibbles of the last four. ggml subtracts the minimum; a zero offset is added.
     first, second, nibbles = (blocks[:, at : at + 4] for at in (4, 8, 12))
     scales = np.hstack([first & 63, nibbles & 15 | (first >> 6) << 4]).astype(np.float32)

@@ -36,7 +36,7 @@ def cache_folder() -> Path:
 
 
 def builtin_model(model: str | None) -> BuiltinModel | None:
-    """The built-in model that a model argument names, or None. The argument None names the default model."""
+    """The built-in model that a model argument names, if any. An absent argument names the default model."""
     return BUILTIN.get(DEFAULT if model is None else model)
 
 

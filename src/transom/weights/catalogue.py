@@ -35,7 +35,7 @@ class BuiltinModel:
     """A model known by name.
 
     size    bytes of the file
-    notice  terms to show before the first use; empty if there are none
+    notice  terms to show before the first use; empty if there are no terms
     """
 
     name: str

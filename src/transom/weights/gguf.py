@@ -148,7 +148,7 @@ def _map(path: Path) -> mmap.mmap:
 
 
 class _Cursor:
-    """A mutable position in a mapped file. A read past the end raises an error that names `what` is read."""
+    """A mutable position in a mapped file. A read past the end raises an error with its context."""
 
     __slots__ = ("buffer", "file", "position", "size", "what")
 

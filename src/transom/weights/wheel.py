@@ -78,32 +78,32 @@ def _locate(requirement: str) -> str:
 
 
 def _download(url: str, partial: Path, progress: Progress) -> None:
-    have = partial.stat().st_size if partial.exists() else 0
-    request = urllib.request.Request(url, headers={"Range": f"bytes={have}-"} if have else {})
+    size = partial.stat().st_size if partial.exists() else 0
+    request = urllib.request.Request(url, headers={"Range": f"bytes={size}-"} if size else {})
     try:
         with urllib.request.urlopen(request, timeout=_TIMEOUT_SECONDS) as answer:
             # A server without range support, and a file URL, send everything from the beginning.
-            have = have if getattr(answer, "status", None) == _PARTIAL_CONTENT else 0
-            total = have + int(answer.headers.get("Content-Length", 0))
-            got = _append(answer, partial, have, lambda done: progress(done, total))
-            if got < total:
-                raise ConnectionError(f"{got} of {total} bytes were received")
+            size = size if getattr(answer, "status", None) == _PARTIAL_CONTENT else 0
+            total = size + int(answer.headers.get("Content-Length", 0))
+            received = _append(answer, partial, size, lambda done: progress(done, total))
+            if received < total:
+                raise ConnectionError(f"{received} of {total} bytes were received")
     except urllib.error.HTTPError as error:
         if error.code != _RANGE_NOT_SATISFIABLE:  # otherwise the file was complete already
             raise
 
 
-def _append(source: BinaryIO, partial: Path, have: int, done: Callable[[int], None]) -> int:
-    """Append the stream to the first `have` bytes of `partial`; return the size of the file afterwards."""
-    with partial.open("r+b" if have else "wb") as target:
-        target.seek(have)
+def _append(source: BinaryIO, partial: Path, size: int, done: Callable[[int], None]) -> int:
+    """Append the stream to the first `size` bytes of `partial`; return the size of the file afterwards."""
+    with partial.open("r+b" if size else "wb") as target:
+        target.seek(size)
         while chunk := source.read(_CHUNK_BYTES):
             target.write(chunk)
-            have += len(chunk)
-            done(have)
+            size += len(chunk)
+            done(size)
         target.flush()
         os.fsync(target.fileno())
-    return have
+    return size
 
 
 def _digest(path: Path) -> str:
