@@ -42,8 +42,8 @@ parity: $(VENV)/test.stamp  ## the float32 reference against transformers; insta
 	$(PIP) install -q torch==2.13.0 transformers
 	$(BIN)/python -m pytest -m slow -s tests/models/test_transformers.py
 
-mutants: $(VENV)/test.stamp  ## wrong edits to kv/, and which tests notice; into lab/LOG.md
-	$(BIN)/python lab/mutation/mutants.py --docs lab/LOG.md
+mutants: $(VENV)/test.stamp  ## wrong edits to kv/ and sched/, and the share that tests notice (ARGS="--count 200 --module kv.pool")
+	$(BIN)/python lab/mutation/mutants.py --log lab/LOG.md $(ARGS)
 
 wheels: $(VENV)/test.stamp  ## a wheel and an sdist, each in an environment with nothing else
 	$(BIN)/python -m pytest -m slow -s tests/wheels

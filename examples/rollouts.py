@@ -1,9 +1,9 @@
-"""Rollouts for reinforcement learning, with log-probabilities that are those of a cold scoring.
+"""Rollouts for reinforcement learning: sampling and a separate scoring pass give equal log-probabilities.
 
-A token's logits are a function, to the bit, of the tokens before it. So what was sampled token by token, with
-a prefix in memory, has exactly the log-probabilities that one pass over the finished text computes; here
-another engine does that, which keeps nothing. The policy that sampled is the one that is scored, and no
-correction for a difference between the two is needed.
+A token's logits are a function, to the bit, of the tokens before it. Tokens that were sampled one by one,
+with a cached prefix, therefore have exactly the log-probabilities that one pass over the text computes. A
+second engine, without a prefix cache, computes them here. The sampling policy and the scored policy are
+the same, so a trainer needs no correction for a difference.
 
 python examples/rollouts.py
 """
@@ -27,8 +27,8 @@ def main() -> None:
         assert score.logprobs[-len(sample.token_ids) :] == sample.logprobs
         print(f"seed {seed}: {sum(sample.logprobs):8.3f}  {sample.text!r}")
     cached = sum(sample.usage.cached_tokens for sample in samples)
-    print(f"{cached} prompt tokens were in memory while sampling, and none while scoring")
-    print("every log-probability is that of a cold scoring, to the bit")
+    print(f"{cached} prompt tokens were cached while sampling, 0 while scoring")
+    print("all log-probabilities are equal to those of a cold scoring, to the bit")
 
 
 if __name__ == "__main__":

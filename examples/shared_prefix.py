@@ -1,4 +1,4 @@
-"""Many questions about one long text: the text is computed once.
+"""Several questions about one long text, which is computed once.
 
 python examples/shared_prefix.py
 """
@@ -15,7 +15,7 @@ def main() -> None:
         (answer,) = llm.generate([f"{TEXT}\n\nQuestion: {question}\nAnswer:"], max_tokens=12)
         usage = answer.usage
         print(f"{question}{answer.text!r}")
-        print(f"  {usage.cached_tokens} of {usage.prompt_tokens} prompt tokens were in memory")
+        print(f"  {usage.cached_tokens} of {usage.prompt_tokens} prompt tokens were cached")
 
 
 if __name__ == "__main__":

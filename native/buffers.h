@@ -1,5 +1,5 @@
 #pragma once
-// Arrays from Python, checked: every complaint is a ValueError that names the argument.
+// Arrays from Python, checked: every error is a ValueError that begins with the argument's name.
 
 #include <nanobind/nanobind.h>
 
@@ -14,7 +14,7 @@ namespace nb = nanobind;
     throw nb::value_error((name + ": " + what).c_str());
 }
 
-// What numpy calls the element types, as buffer formats.
+// Format codes of the buffer protocol for an element type, and numpy's name of it.
 template <typename T>
 struct Format;
 template <>
@@ -38,7 +38,7 @@ struct Format<int16_t> {
     static constexpr const char *codes = "h", *name = "int16";
 };
 
-// A borrowed buffer. Holds the GIL's object alive; destroy with the GIL held.
+// A borrowed buffer. Keeps the Python object alive; must be destroyed with the GIL held.
 class Buffer {
 public:
     Buffer(nb::handle object, const char* name, int dimensions, bool writable) : name_(name) {
@@ -67,7 +67,7 @@ public:
         return view_.format && view_.format[0] && !view_.format[1] ? view_.format[0] : '?';
     }
 
-    // Axes [first, ndim) lie densely in memory, the last one fastest.
+    // Whether axes [first, ndim) are C-contiguous.
     bool dense(int first) const {
         int64_t step = view_.itemsize;
         for (int axis = view_.ndim - 1; axis >= first; step *= view_.shape[axis], --axis) {
@@ -87,7 +87,7 @@ private:
     const char* name_;
 };
 
-// A dense array of T.
+// A C-contiguous array of T.
 template <typename T>
 class Array : public Buffer {
 public:

@@ -1,4 +1,4 @@
-// Choice of the instruction set, once, at run time.
+// Selects the instruction set at run time: the same binary runs on every x86-64 CPU.
 #include "isa.h"
 
 #include <algorithm>
@@ -19,14 +19,14 @@ struct Feature {
 };
 
 #if defined(__x86_64__)
-// clang 14 does not know it by name. The CPU says so itself: leaf 1, ECX.
+// __builtin_cpu_supports of clang 14 does not know this feature: CPUID leaf 1, ECX, bit 29.
 bool supports_f16c() {
     unsigned a = 0, b = 0, c = 0, d = 0;
     if (!__get_cpuid(1, &a, &b, &c, &d)) return false;
-    return (c & (1u << 29)) != 0 && __builtin_cpu_supports("avx");  // the latter: the system saves registers
+    return (c & (1u << 29)) != 0 && __builtin_cpu_supports("avx");  // "avx": the OS saves the registers
 }
 
-// gcc 12 does not know it by name: leaf 7, subleaf 1, EAX.
+// __builtin_cpu_supports of gcc 12 does not know this feature: CPUID leaf 7, subleaf 1, EAX, bit 4.
 bool supports_avxvnni() {
     unsigned a = 0, b = 0, c = 0, d = 0;
     if (!__get_cpuid_count(7, 0, &a, &b, &c, &d) || a < 1) return false;
@@ -54,13 +54,14 @@ std::vector<Feature> features() {
 #endif
 }
 
-// Kernels, and the features that they were compiled for (CMakeLists.txt).
-struct Set {
+// Kernels and the CPU features that they need: the flags they are compiled with in CMakeLists.txt.
+struct KernelSet {
     const Kernels* kernels;
     std::vector<std::string> needs;
 };
 
-std::vector<Set> sets() {
+// Fastest first.
+std::vector<KernelSet> kernel_sets() {
     return {
 #if defined(__x86_64__)
         {&avx512::table,
@@ -72,7 +73,7 @@ std::vector<Set> sets() {
     };
 }
 
-bool runs(const Set& set) {
+bool runs_here(const KernelSet& set) {
     const auto have = cpu_features();
     return std::all_of(set.needs.begin(), set.needs.end(), [&](const std::string& need) {
         return std::find(have.begin(), have.end(), need) != have.end();
@@ -81,8 +82,8 @@ bool runs(const Set& set) {
 
 std::vector<const Kernels*> runnable() {
     std::vector<const Kernels*> found;
-    for (const Set& set : sets()) {
-        if (runs(set)) found.push_back(set.kernels);
+    for (const KernelSet& set : kernel_sets()) {
+        if (runs_here(set)) found.push_back(set.kernels);
     }
     return found;
 }
@@ -93,33 +94,33 @@ std::string joined(const std::vector<std::string>& names) {
     return text;
 }
 
-const Kernels* find(const std::string& name) {
+const Kernels* kernels_named(const std::string& name) {
     for (const Kernels* kernels : runnable()) {
         if (name == kernels->name) return kernels;
     }
-    throw std::invalid_argument("no kernels '" + name + "' run on this CPU; there are: " + joined(isas()));
+    throw std::invalid_argument("no kernels '" + name + "' run on this CPU; available: " + joined(isas()));
 }
 
 const Kernels* initial() {
     const char* name = std::getenv("TRANSOM_ISA");
     if (!name || !*name) return runnable().front();
     try {
-        return find(name);
+        return kernels_named(name);
     } catch (const std::invalid_argument& error) {
         throw std::invalid_argument(std::string("TRANSOM_ISA: ") + error.what());
     }
 }
 
-std::atomic<const Kernels*>& chosen() {
+std::atomic<const Kernels*>& table_in_use() {
     static std::atomic<const Kernels*> table{initial()};
     return table;
 }
 
 }  // namespace
 
-const Kernels& kernels() { return *chosen().load(std::memory_order_relaxed); }
+const Kernels& kernels() { return *table_in_use().load(std::memory_order_relaxed); }
 
-void set_isa(const std::string& name) { chosen().store(find(name)); }
+void set_isa(const std::string& name) { table_in_use().store(kernels_named(name)); }
 
 std::vector<std::string> isas() {
     std::vector<std::string> names;

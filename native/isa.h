@@ -1,4 +1,5 @@
 #pragma once
+// The instruction sets that kernels are compiled for, and the one in use.
 
 #include <string>
 #include <vector>
@@ -7,16 +8,16 @@
 
 namespace transom {
 
-// The kernels in use: the fastest this CPU runs, or those that TRANSOM_ISA names.
+// The kernels in use: the fastest that this CPU runs, unless TRANSOM_ISA names another set.
 const Kernels& kernels();
 
-// Forces a table by name; std::invalid_argument, which names those there are, if it is none of them.
+// Selects kernels by name. Throws std::invalid_argument, which lists the names that are possible.
 void set_isa(const std::string& name);
 
-// The names of the kernels that run here, the fastest first; "portable" always does.
+// The names of the kernels that this CPU runs, fastest first. "portable" is always the last.
 std::vector<std::string> isas();
 
-// What this CPU has of what the kernels ask for.
+// The features that kernels may need and this CPU has.
 std::vector<std::string> cpu_features();
 
 }  // namespace transom

@@ -15,8 +15,8 @@ constexpr int64_t tile_out = 16;  // a weight tile holds 16 outputs side by side
 // Width of the codes that activations are quantized to. The values are those of `Precision` in Python.
 enum class Precision { int8 = 8, int16 = 16 };
 
-// Codes lie in [-code_limit, code_limit]. 32258 = 127 * 254 splits exactly into two planes of int8:
-// code = 254 * high + low.
+// Codes lie in [-code_limit, code_limit]. 32258 = 127 * 254 splits exactly into two planes of int8: code =
+// 254 * high + low.
 constexpr int code_limit(Precision precision) { return precision == Precision::int8 ? 127 : 32258; }
 
 // One group of 32 quantized activations of Precision::int8, in the layout that matmul reads.

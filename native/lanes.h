@@ -1,16 +1,16 @@
 #pragma once
-// What kernels are written over: 16 lanes, whatever registers the CPU has. Every file of kernels/ is compiled
-// once for each instruction set, in a namespace of that name (TRANSOM_ISA), with the lanes that fit.
-// Lane j of a result is lane j of the arguments under one operation, so all instruction sets have the same
-// bits.
+// 16 lanes, whatever registers the CPU has: the type that kernels are written over. Every file of kernels/ is
+// compiled once for each instruction set, in a namespace of that name (TRANSOM_ISA), with the header below
+// that fits. Lane j of a result depends on lane j of the arguments alone, by one rounded operation, so all
+// instruction sets compute the same bits. lanes_portable.h documents each function.
 //
 //   Lanes    16 float32: + - * / round to nearest even
 //   Ints     16 int32, exact
 //   Bytes    32 int8
 //   Doubles  16 float64
-//   Mask     of 16 lanes
+//   Mask     one bit, or all bits, of each of 16 lanes
 //
-// Internal linkage throughout: the linker must not mix what was compiled for different sets.
+// Internal linkage throughout: the linker must not mix functions that were compiled for different sets.
 
 #include <cstdint>
 
@@ -27,7 +27,7 @@
 namespace transom::TRANSOM_ISA {
 namespace {
 
-// Unrolled at every level: gcc 12 else clears sums in memory first.
+// Unrolled at every level: otherwise gcc 12 clears the sums in memory first and then loads them.
 template <int Rows, int Columns>
 TRANSOM_INLINE void clear(Lanes (&sums)[Rows][Columns]) {
 #pragma GCC unroll 8
@@ -37,6 +37,7 @@ TRANSOM_INLINE void clear(Lanes (&sums)[Rows][Columns]) {
     }
 }
 
+// exp of the specification: polynomial, clamped at 88, +0 below -87, NaN stays NaN.
 [[maybe_unused]] inline Lanes exp(Lanes x) {
     const Mask low = below(x, broadcast(exp_lowest));
     x = lower(broadcast(exp_highest), x);  // NaN stays
@@ -56,7 +57,7 @@ TRANSOM_INLINE void clear(Lanes (&sums)[Rows][Columns]) {
     return c * (one - two / (e + one));
 }
 
-// Sum of squares of n (a multiple of 16) elements, folded.
+// The folded sum of squares of n elements, a multiple of 16.
 [[maybe_unused]] inline float squares(const float* x, int64_t n) {
     Lanes acc = broadcast(0.0f);
     for (int64_t i = 0; i < n; i += lanes) {
@@ -66,7 +67,7 @@ TRANSOM_INLINE void clear(Lanes (&sums)[Rows][Columns]) {
     return fold(acc);
 }
 
-// To float16, clamped to the finite range; NaN stays.
+// Stores as float16, clamped to the finite range; NaN stays NaN.
 [[maybe_unused]] inline void store_half(uint16_t* to, Lanes v) {
     v = lower(broadcast(half_highest), v);
     store_as_half(to, higher(broadcast(-half_highest), v));

@@ -1,5 +1,5 @@
 #pragma once
-// Lanes of two AVX2 registers, with FMA and F16C. What each function promises: lanes.h, lanes_portable.h.
+// Lanes of two AVX2 registers, with FMA and F16C. lanes_portable.h documents each function.
 
 #include <immintrin.h>
 
@@ -32,7 +32,9 @@ struct Doubles {
 
 using Bytes = __m256i;
 
-// Sums that stay in registers: lines x keys of attention, rows x tiles of the products.
+// Sizes of blocks whose sums stay in the 16 registers of 256 bits: query heads x keys, and query heads x
+// width (registers of values), of attention; rows x tiles of the matmuls. packed_few_rows: with up to so many
+// rows, a block takes one tile.
 constexpr int attention_heads = 2, attention_keys = 2, attention_width = 2;
 constexpr int float_rows = 6, float_tiles = 1;
 constexpr int packed_rows = 4, packed_tiles = 1, packed_few_rows = 4;
@@ -167,7 +169,7 @@ TRANSOM_INLINE float fold(Lanes v) {
     return _mm_cvtss_f32(_mm_add_ss(two, _mm_movehdup_ps(two)));
 }
 
-// Four lanes of a in the lower half, four of b in the upper one.
+// Folds a to four lanes, in the lower half, and b, in the upper half.
 TRANSOM_INLINE __m256 fold_to_4(Lanes a, Lanes b) {
     const __m256 x = _mm256_add_ps(a.low, a.high), y = _mm256_add_ps(b.low, b.high);
     return _mm256_add_ps(_mm256_permute2f128_ps(x, y, 0x20), _mm256_permute2f128_ps(x, y, 0x31));
@@ -280,7 +282,8 @@ TRANSOM_INLINE Pairs split(Ints weights) {
     return {{_mm256_and_si256(weights.low, bytes_0_2), _mm256_and_si256(weights.high, bytes_0_2)},
             {_mm256_srli_epi16(weights.low, 8), _mm256_srli_epi16(weights.high, 8)}};
 }
-// Sums are held: gcc 12 would else first make all products of a group, in memory, then add them up.
+// Sums are held in registers: otherwise gcc 12 computes all products of a group, in memory, before it adds
+// them.
 TRANSOM_INLINE Ints dot_pairs(Ints sum, Ints a, Ints b) {
     sum.low = _mm256_add_epi32(sum.low, _mm256_madd_epi16(a.low, b.low));
     sum.high = _mm256_add_epi32(sum.high, _mm256_madd_epi16(a.high, b.high));
@@ -289,7 +292,7 @@ TRANSOM_INLINE Ints dot_pairs(Ints sum, Ints a, Ints b) {
 }
 
 #define TRANSOM_SMALL_DOTS 1
-// Weights of codes from -32 to 32, as code + 32.
+// Loads weights whose codes are in [-32, 32], as code + 32.
 TRANSOM_INLINE Ints load_small_weights(const uint8_t* from) {
     const __m256i shift = _mm256_set1_epi8(128 - 32);
     const Ints weights = load_weights(from);
@@ -303,12 +306,13 @@ TRANSOM_INLINE __m256i dot_small(__m256i sum, __m256i weights_0, __m256i x_0, __
     asm("" : "+x"(sum));
     return sum;
 }
-// Lane j: sum + the dots of two times four bytes. Four products of 64 and 127 are within int16.
+// Lane j: sum + two dots of four bytes. `maddubs` and the addition make sums of four products of at most 64 *
+// 127, which fit int16.
 TRANSOM_INLINE Ints dot_small(Ints sum, Ints weights_0, Ints x_0, Ints weights_1, Ints x_1) {
     return {dot_small(sum.low, weights_0.low, x_0.low, weights_1.low, x_1.low),
             dot_small(sum.high, weights_0.high, x_0.high, weights_1.high, x_1.high)};
 }
-// Whether 64 weights all are of codes from -32 to 32.
+// Whether the codes of all 64 weights are in [-32, 32].
 TRANSOM_INLINE bool are_small(const uint8_t* from) {
     const Ints weights = load_small_weights(from);
     const __m256i most = _mm256_max_epu8(weights.low, weights.high), limit = _mm256_set1_epi8(64);

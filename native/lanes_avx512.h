@@ -1,5 +1,5 @@
 #pragma once
-// Lanes of one AVX-512 register. What each function promises: lanes.h, lanes_portable.h.
+// Lanes of one AVX-512 register. lanes_portable.h documents each function.
 
 #include <immintrin.h>
 
@@ -21,12 +21,15 @@ struct Doubles {
     __m512d low, high;
 };
 
-// Sums that stay in registers: lines x keys of attention, rows x tiles of the products.
+// Sizes of blocks whose sums stay in the 32 registers of 512 bits: query heads x keys, and query heads x
+// width (registers of values), of attention; rows x tiles of the matmuls. packed_few_rows: with up to so many
+// rows, a block takes one tile.
 constexpr int attention_heads = 4, attention_keys = 4, attention_width = 4;
 constexpr int float_rows = 5, float_tiles = 4;
 constexpr int packed_rows = 6, packed_tiles = 2, packed_few_rows = 8;
 
-// A value that stays in its register. gcc 12 would rather load it again for every use, and loads are dear.
+// Keeps a value in its register: gcc 12 would load it again for every use, and the loads would be the
+// bottleneck.
 TRANSOM_INLINE Lanes held(Lanes v) {
     asm("" : "+v"(v));
     return v;
@@ -100,8 +103,8 @@ TRANSOM_INLINE Lanes fold_to_1(Lanes a, Lanes b) {
     return _mm512_add_ps(_mm512_shuffle_ps(a, b, 0x88), _mm512_shuffle_ps(a, b, 0xdd));
 }
 
-// Of 4 x 4 vectors at once: 128-bit part r of the result holds the sums of row r. Inlined, or all 16 would go
-// through memory.
+// Folds up to 4 x 4 vectors at once: 128-bit part r of the result holds the sums of row r. Always inlined,
+// because otherwise all 16 vectors would go through memory.
 template <int Rows>
 TRANSOM_INLINE void fold(const Lanes (&v)[Rows][4], float (&sums)[Rows][4]) {
     const Lanes none = broadcast(0.0f);
@@ -169,7 +172,7 @@ TRANSOM_INLINE void sum_halves(Bytes x, Bytes y, int32_t (&of_x)[2], int32_t (&o
     of_y[1] = _mm256_extract_epi32(sums, 5);
 }
 
-// Lane j: sum + the dot of its four bytes, unsigned in weights, with the four signed ones in x.
+// Lane j: sum + the dot of its four unsigned bytes of weights with its four signed bytes of x.
 TRANSOM_INLINE Ints load_weights(const uint8_t* from) { return _mm512_loadu_si512(from); }
 TRANSOM_INLINE Ints dot_bytes(Ints sum, Ints weights, Ints x) { return _mm512_dpbusd_epi32(sum, weights, x); }
 

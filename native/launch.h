@@ -14,7 +14,7 @@ namespace transom {
 constexpr int64_t smallest_piece = 16384;
 
 // Runs a kernel over [0, rows), in at most 4 pieces per thread, so that a thread that was interrupted does
-// not keep the others waiting for long. `row_work` is the element operations of one row.
+// not keep the other threads waiting for long. `row_work` is the element operations of one row.
 template <typename Args>
 void over_rows(void (*kernel)(const Args&, int64_t, int64_t), const Args& args, int64_t rows,
                int64_t row_work) {

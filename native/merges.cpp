@@ -1,8 +1,10 @@
-// The merges of a SentencePiece BPE vocabulary, which knows pieces and scores only.
+// The list of merges of a SentencePiece BPE vocabulary. The file has pieces and scores only; the tokenizer
+// library needs merges.
 //
-// A piece is formed by one merge alone: the last step of byte pair encoding run on the piece by itself.
-// (While its characters merge in some text, merges across its edges would prevent it, and without them the
-// order within is that of the piece alone.) So of all ways to split a piece into two pieces one is kept.
+// Each piece is formed by exactly one merge: the last step of byte pair encoding of the piece alone. In a
+// longer text, a merge across the piece's edges would prevent it from forming; without such a merge, its
+// characters merge in the same order as in the piece alone. So of all splits of a piece into two pieces, one
+// is kept.
 #include <nanobind/nanobind.h>
 #include <nanobind/ndarray.h>
 #include <nanobind/stl/string_view.h>
@@ -19,7 +21,7 @@ namespace {
 
 constexpr int32_t kNone = -1;
 
-// From a piece's bytes to its number: open addressing, at most half full.
+// Hash table from a piece's bytes to its number: open addressing, at most half full.
 class Index {
 public:
     explicit Index(const std::vector<std::string_view>& pieces) : pieces_(pieces) {
@@ -46,7 +48,7 @@ private:
     std::vector<int32_t> slots_;
 };
 
-// Byte positions where characters begin, and the end.
+// Fills `edges` with the byte positions where characters begin, and the end of the piece.
 void find_edges(std::string_view piece, std::vector<size_t>& edges) {
     edges.clear();
     for (size_t i = 0; i < piece.size(); ++i) {
@@ -64,7 +66,7 @@ public:
     Merger(const std::vector<std::string_view>& pieces, const float* scores)
         : pieces_(pieces), scores_(scores), index_(pieces) {}
 
-    std::vector<Merge> all() {
+    std::vector<Merge> find_all() {
         std::vector<Merge> merges;
         for (size_t i = 0; i < pieces_.size(); ++i) {
             find_edges(pieces_[i], edges_);
@@ -79,7 +81,7 @@ public:
     }
 
 private:
-    // Where the last merge that forms the piece joins it, or 0 if nothing forms it.
+    // The byte position where the last merge joins the piece, or 0 if no merges form it.
     size_t split(std::string_view piece) {
         size_t found = 0;
         int ways = 0;
@@ -92,7 +94,8 @@ private:
         return ways > 1 ? simulate(piece) : found;
     }
 
-    // Byte pair encoding: the best neighbours join, the leftmost among equals, until two symbols are left.
+    // Byte pair encoding: merges the neighbours of highest score, the leftmost of equals, until two symbols
+    // are left.
     size_t simulate(std::string_view piece) {
         joined_.clear();
         for (size_t e = 0; e + 2 < edges_.size(); ++e) joined_.push_back(join(piece, e));
@@ -111,7 +114,7 @@ private:
         return edges_[1];
     }
 
-    // The piece that the symbols at edges e and e + 1 make.
+    // The piece that the symbols beginning at edges e and e + 1 form together, or kNone.
     int32_t join(std::string_view piece, size_t e) const {
         return index_.find(piece.substr(edges_[e], edges_[e + 2] - edges_[e]));
     }
@@ -119,19 +122,19 @@ private:
     const std::vector<std::string_view>& pieces_;
     const float* scores_;
     Index index_;
-    std::vector<size_t> edges_;    // of the piece at hand
-    std::vector<int32_t> joined_;  // per pair of neighbours
+    std::vector<size_t> edges_;    // of the present piece
+    std::vector<int32_t> joined_;  // the piece that each pair of neighbours forms
 };
 
 using Scores = nb::ndarray<const float, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
 
-// int32 [merges, 3]: piece, left, right. Empty strings take no part.
+// int32 [merges, 3]: piece, left, right. Empty strings are ignored: they stand for tokens that never merge.
 nb::object bpe_merges(nb::list pieces, Scores scores) {
     std::vector<std::string_view> views;
     views.reserve(nb::len(pieces));
     for (nb::handle piece : pieces) views.push_back(nb::cast<std::string_view>(piece));
     if (views.size() != scores.shape(0)) throw nb::value_error("one score per piece");
-    auto* merges = new std::vector<Merge>(Merger(views, scores.data()).all());
+    auto* merges = new std::vector<Merge>(Merger(views, scores.data()).find_all());
     nb::capsule owner(merges, [](void* p) noexcept { delete static_cast<std::vector<Merge>*>(p); });
     auto* data = reinterpret_cast<int32_t*>(merges->data());
     return nb::cast(nb::ndarray<nb::numpy, int32_t, nb::ndim<2>>(data, {merges->size(), 3}, owner));

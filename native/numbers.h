@@ -1,6 +1,8 @@
 #pragma once
-// Scalar arithmetic exactly as the protocol words it. Internal linkage on purpose: the same header is
-// compiled for several instruction sets and the linker must not mix them.
+// Scalar arithmetic, exactly as transom/ops/protocol.py specifies it; lanes.h has the same over 16 lanes.
+//
+// Internal linkage on purpose: the header is compiled once for each instruction set, and the linker must not
+// replace a function by the one that was compiled for another set.
 
 #include <cmath>
 #include <cstdint>
@@ -11,7 +13,7 @@
 namespace transom {
 namespace {
 
-constexpr int lanes = 16;
+constexpr int lanes = 16;  // of every folded sum, whatever the registers: part of the specification
 
 constexpr float log2e = 1.44269504088896341f, ln2_high = 0.693359375f, ln2_low = -2.12194440e-4f;
 constexpr float exp_terms[6] = {1.9875691500e-4f, 1.3981999507e-3f, 8.3334519073e-3f,
@@ -21,6 +23,7 @@ constexpr float gelu_scale = 0.7978845608f, gelu_cube = 0.044715f;
 constexpr float smallest_amax = 1e-30f;
 constexpr float half_highest = 65504.0f;
 
+// The sum of 16 lanes: j += j + 8, then + 4, + 2, + 1. Overwrites them.
 template <typename T>
 [[maybe_unused]] inline T fold(T* lane) {
     for (int width = lanes / 2; width >= 1; width /= 2) {
@@ -35,6 +38,7 @@ template <typename T>
     return fold(lane);
 }
 
+// 2^n for an integer n in [-126, 127].
 [[maybe_unused]] inline float power_of_two(float n) {
     const uint32_t bits = static_cast<uint32_t>(static_cast<int32_t>(n) + 127) << 23;
     float value;
@@ -60,10 +64,12 @@ template <typename T>
 
 [[maybe_unused]] inline float softcapped(float score, float cap) { return cap * tanh_scalar(score / cap); }
 
+// The factor of an RMS norm, of the sum of squares.
 [[maybe_unused]] inline float rms_factor(float squares, int64_t dim, float eps) {
     return 1.0f / std::sqrt(squares / static_cast<float>(dim) + eps);
 }
 
+// Exact.
 [[maybe_unused]] inline float half_to_float(uint16_t h) {
     const uint32_t sign = static_cast<uint32_t>(h & 0x8000u) << 16, exponent = (h >> 10) & 31u,
                    fraction = h & 1023u;
@@ -84,7 +90,8 @@ template <typename T>
     const uint16_t sign = static_cast<uint16_t>((bits >> 16) & 0x8000u);
     if (std::isnan(x)) return static_cast<uint16_t>(sign | 0x7e00u | ((bits >> 13) & 0x3ffu));
     const float a = std::fmin(std::fabs(x), half_highest);
-    // Below the smallest normal the result counts steps of 2^-24; above, 13 bits of fraction go.
+    // Below the smallest normal float16, the result counts steps of 2^-24. Above, 13 bits of fraction are
+    // rounded away.
     if (a < 0x1p-14f) return static_cast<uint16_t>(sign | static_cast<uint16_t>(std::nearbyint(a * 0x1p24f)));
     std::memcpy(&bits, &a, sizeof bits);
     bits += 0xfffu + ((bits >> 13) & 1u);

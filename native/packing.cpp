@@ -1,7 +1,7 @@
-// GGUF blocks to the layouts of transom.ops.protocol: exact, parallel over tiles of 16 outputs.
+// Packs GGUF blocks into the layouts of transom.ops.protocol: exact, in parallel over tiles of 16 outputs.
 //
-// The numpy twin is transom.weights.blocks; tests compare the two to the bit. Block layouts: ggml-common.h of
-// the ggml project.
+// transom.weights.blocks does the same in numpy; tests compare the two to the bit. Source of the block
+// layouts: ggml-common.h of the ggml project.
 #include <nanobind/nanobind.h>
 #include <nanobind/ndarray.h>
 #include <nanobind/stl/optional.h>
@@ -22,10 +22,11 @@ namespace nb = nanobind;
 
 namespace {
 
-constexpr int64_t kLanes = 16;        // outputs of a tile
-constexpr int kBlockMost = 256;       // elements of the longest block
-constexpr int kGroupsMost = 16;       // groups of the block with most
-constexpr int64_t kTilesApiece = 32;  // taken at a time; fewer are not worth a thread
+constexpr int64_t kLanes = 16;   // outputs per tile
+constexpr int kBlockMost = 256;  // elements of the largest block
+constexpr int kGroupsMost = 16;  // groups of the block with the most
+constexpr int64_t kTilesApiece =
+    32;  // that a thread takes at a time; starting a thread for fewer costs more than it saves
 
 using Bytes = nb::ndarray<const uint8_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
 using Codes = nb::ndarray<uint8_t, nb::ndim<4>, nb::c_contig, nb::device::cpu>;
@@ -63,8 +64,8 @@ float float_of_half(uint16_t half) {
 
 // ---------------------------------------------------------------- quantized blocks
 
-// value[k] = scales[k / group] * codes[k] + zero_offsets[k / group]; zero_offsets only where the format has
-// them.
+// A decoded block: value[k] = scales[k / group] * codes[k] + zero_offsets[k / group]. zero_offsets are set
+// only if the format has them.
 struct Block {
     int8_t codes[kBlockMost];
     float scales[kGroupsMost];
@@ -76,7 +77,8 @@ void decode_q8_0(const uint8_t* from, Block& block) {
     std::memcpy(block.codes, from + 2, 32);
 }
 
-// 32 codes, `zero` being the one of value 0; bit k of `fifth` is the fifth bit of code k.
+// Reads 32 codes and subtracts `zero`, the stored code of value 0. Bit k of `fifth` is the fifth bit of code
+// k.
 void read_codes(const uint8_t* nibbles, uint32_t fifth, int zero, int8_t* codes) {
     for (int i = 0; i < 16; ++i) {
         codes[i] = static_cast<int8_t>(((nibbles[i] & 15) | (((fifth >> i) & 1) << 4)) - zero);
@@ -106,7 +108,8 @@ void decode_q5_1(const uint8_t* from, Block& block) {
     read_codes(from + 8, read_u32(from + 4), 0, block.codes);
 }
 
-// The beginning of a block of Q4_K or Q5_K, 16 bytes.
+// The first 16 bytes of a block of Q4_K or Q5_K: scales and zero offsets of its eight groups. ggml subtracts
+// minima; here offsets are added, hence the minus.
 void read_eight_groups(const uint8_t* from, Block& block) {
     const float scale = float_of_half(read_u16(from));
     const float zero_offset = float_of_half(read_u16(from + 2));
@@ -137,7 +140,7 @@ void decode_q4_k(const uint8_t* from, Block& block) {
 
 void decode_q5_k(const uint8_t* from, Block& block) {
     read_eight_groups(from, block);
-    const uint8_t* fifth = from + 16;  // bit g of byte i: of element i of group g
+    const uint8_t* fifth = from + 16;  // bit g of byte i belongs to element i of group g
     const uint8_t* nibbles = from + 48;
     for (int g = 0; g < 8; ++g) {
         for (int i = 0; i < 32; ++i) {
@@ -166,7 +169,7 @@ void decode_q6_k(const uint8_t* from, Block& block) {
 }
 
 struct Format {
-    int type;  // its number in the file
+    int type;  // the number of the type in the file
     int elements, bytes, group;
     bool has_zero_offsets;
     void (*decode)(const uint8_t*, Block&);
@@ -188,7 +191,8 @@ const Format& format_of(int type) {
 
 // ---------------------------------------------------------------- rows to tiles
 
-// Rows [first, first + rows) of the packed matrix are the tensor's rows [0, rows).
+// Rows [first, first + rows) of the packed matrix are the tensor's rows [0, rows). A tile may hold rows of
+// two tensors; each writes its own lanes.
 struct Placement {
     int64_t first, rows, width;
 
@@ -212,7 +216,7 @@ void for_each_tile(const Placement& place, int threads, PackTile pack_tile) {
     std::vector<std::thread> others;
     try {
         while (static_cast<int64_t>(others.size()) + 1 < most) others.emplace_back(work);
-    } catch (const std::system_error&) {  // no thread to be had: those that run do it all
+    } catch (const std::system_error&) {  // no more threads: the ones that run do all the work
     }
     work();
     for (std::thread& other : others) other.join();
@@ -267,9 +271,9 @@ void require(bool holds, const char* what) {
     if (!holds) throw std::invalid_argument(what);
 }
 
-// Tiles, of [tiles, n, 16] or [tiles, n, 16, 4], that `place` needs.
+// Checks the shape of an array of tiles, [tiles, width, 16] or [tiles, width, 16, 4].
 void check_tiles(const Placement& place, int64_t tiles, int64_t have_width, int64_t width, int64_t lanes) {
-    require(place.first >= 0 && place.rows >= 1 && place.width >= 1, "no rows");
+    require(place.first >= 0 && place.rows >= 1 && place.width >= 1, "the tensor has no rows");
     require(tiles >= place.tile_end() && have_width == width && lanes == kLanes,
             "the target has another shape");
 }
@@ -278,14 +282,15 @@ void pack_blocks(int type, Bytes data, int64_t rows, int64_t width, int64_t firs
                  Floats scales, std::optional<Floats> zero_offsets, int threads) {
     const Format& format = format_of(type);
     const Placement place{first, rows, width};
-    require(group >= 1 && group % 16 == 0 && format.group % group == 0, "group does not divide the format's");
+    require(group >= 1 && group % 16 == 0 && format.group % group == 0,
+            "the group does not divide the group of the format");
     require(width % format.elements == 0, "a row is not whole blocks");
     check_tiles(place, codes.shape(0), codes.shape(1), width / 4, codes.shape(2));
     check_tiles(place, scales.shape(0), scales.shape(1), width / group, scales.shape(2));
-    require(codes.shape(3) == 4, "codes come in fours");
+    require(codes.shape(3) == 4, "codes must be in runs of 4");
     require(data.shape(0) == static_cast<size_t>(rows * (width / format.elements) * format.bytes),
-            "data size");
-    require(zero_offsets || !format.has_zero_offsets, "the format has zero_offsets");
+            "the data has another size than the shape");
+    require(zero_offsets || !format.has_zero_offsets, "the format has zero offsets");
     if (zero_offsets)
         check_tiles(place, zero_offsets->shape(0), zero_offsets->shape(1), width / group,
                     zero_offsets->shape(2));
@@ -319,7 +324,8 @@ void pack_floats(int type, Bytes data, int64_t rows, int64_t width, int64_t firs
     const Placement place{first, rows, width};
     check_tiles(place, values.shape(0), values.shape(1), width, values.shape(2));
     require(type == 0 || type == 1 || type == 30, "not a float type");
-    require(data.shape(0) == static_cast<size_t>(rows * width * (type == 0 ? 4 : 2)), "data size");
+    require(data.shape(0) == static_cast<size_t>(rows * width * (type == 0 ? 4 : 2)),
+            "the data has another size than the shape");
     const uint8_t* from = data.data();
     float* to = values.data();
     nb::gil_scoped_release release;

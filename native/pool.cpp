@@ -1,4 +1,8 @@
-// Persistent threads that share the pieces of one job at a time.
+// Persistent worker threads that share the pieces of one job at a time.
+//
+// A step of a model is hundreds of jobs of some microseconds each, so starting a job must not cost a system
+// call when the workers are awake: they spin for a moment before they sleep. A job has no allocation and no
+// queue: pieces are claimed by a compare-and-swap on one word.
 #include "pool.h"
 
 #include <pthread.h>
@@ -19,10 +23,10 @@
 namespace transom {
 namespace {
 
-// A worker that has just worked waits this long before it sleeps: longer than Python needs between two
-// kernels of a step, far shorter than anyone notices when idle.
+// A thread without work spins this long before it sleeps: longer than Python takes between two kernels of a
+// step, and short enough that an idle server does not use CPU time.
 constexpr auto spin_time = std::chrono::microseconds(40);
-constexpr int spins_per_look = 64;
+constexpr int spins_per_look = 64;  // reading the clock costs more than a spin
 
 void relax() {
 #if defined(__x86_64__)
@@ -32,7 +36,8 @@ void relax() {
 #endif
 }
 
-// The default control word, whatever a library left in this thread; what was there is put back.
+// Sets the default floating-point control word, because another library may have changed it in this thread,
+// and restores the old one at the end.
 class ControlWord {
 public:
 #if defined(__x86_64__)
@@ -65,8 +70,9 @@ bool spin_until(Done done) {
     return false;
 }
 
-// cursor packs generation (24 bits), count (20) and the next unclaimed index (20), so that one
-// compare-and-swap proves that a claim belongs to the job it was read from.
+// The cursor packs the generation of the job (24 bits), its number of pieces (20) and the next unclaimed
+// piece (20). One compare-and-swap then claims a piece and proves that it belongs to the job whose function
+// was read: a late worker cannot claim a piece of the next job with the function of the last.
 constexpr int index_bits = 20;
 constexpr uint64_t index_mask = (1u << index_bits) - 1;
 constexpr int64_t most_pieces = index_mask;
@@ -94,7 +100,7 @@ public:
         ring();
         help();
         const auto finished = [&] { return done_.load(std::memory_order_acquire) == count; };
-        if (spin_until(finished)) return;
+        if (spin_until(finished)) return;  // workers usually finish at about the same time
         for (int32_t seen; (seen = done_.load(std::memory_order_acquire)) != count;) done_.wait(seen);
     }
 
@@ -104,7 +110,7 @@ private:
         bell_.notify_all();
     }
 
-    // Claims and runs pieces of the present job until none is left.
+    // Claims and runs pieces of the present job until all are claimed.
     void help() {
         uint64_t at = cursor_.load();
         for (;;) {
@@ -122,17 +128,19 @@ private:
 
     void work() {
         ControlWord word;
-        uint32_t heard = bell_.load();
+        uint32_t rings = bell_.load();
         help();
         while (!stop_.load()) {
-            const auto rung = [&] { return bell_.load(std::memory_order_acquire) != heard; };
-            if (!spin_until(rung)) bell_.wait(heard);
-            heard = bell_.load();
+            const auto rung = [&] { return bell_.load(std::memory_order_acquire) != rings; };
+            if (!spin_until(rung)) bell_.wait(rings);
+            rings = bell_.load();
             help();
         }
     }
 
     std::vector<std::thread> workers_;
+    // Each in its own cache line: all threads write the cursor, workers read the bell, the caller reads
+    // done_.
     alignas(64) std::atomic<uint64_t> cursor_{0};
     alignas(64) std::atomic<uint32_t> bell_{0};
     alignas(64) std::atomic<int32_t> done_{0};
@@ -150,7 +158,7 @@ int usable_cores() {
 
 struct State {
     std::mutex mutex;
-    Pool* pool = nullptr;  // started by the first job; never destroyed at exit: its threads may be asleep
+    Pool* pool = nullptr;  // made by the first job; not destroyed at exit, when its threads may be asleep
     std::atomic<int> threads{usable_cores()};
 };
 
@@ -160,13 +168,13 @@ State*& state_slot() {
 }
 
 State& state() {
-    // A forked child has no workers and perhaps a locked mutex: it starts anew.
+    // A forked child has no worker threads, and the mutex may be locked: it gets a new state.
     static const int registered = pthread_atfork(nullptr, nullptr, [] { state_slot() = new State; });
     (void)registered;
     return *state_slot();
 }
 
-void alone(int64_t count, Run run, void* context) {
+void run_alone(int64_t count, Run run, void* context) {
     for (int64_t i = 0; i < count; ++i) run(context, i);
 }
 
@@ -184,33 +192,34 @@ void set_threads(int count) {
 void parallel(int64_t count, Run run, void* context) {
     ControlWord word;
     State& s = state();
-    if (count <= 1 || s.threads.load() == 1 || count > most_pieces) return alone(count, run, context);
+    if (count <= 1 || s.threads.load() == 1 || count > most_pieces) return run_alone(count, run, context);
     std::unique_lock lock(s.mutex, std::try_to_lock);
-    if (!lock) return alone(count, run, context);
+    if (!lock) return run_alone(count, run, context);  // another job is running; waiting would be slower
     if (!s.pool) s.pool = new Pool(s.threads.load() - 1);
     s.pool->run(count, run, context);
 }
 
 namespace {
 
-struct Block {
+struct ScratchBlock {
     void* data = nullptr;
     size_t size = 0;
-    ~Block() { std::free(data); }
+    ~ScratchBlock() { std::free(data); }
 };
 
 }  // namespace
 
 void* scratch_bytes(Scratch slot, size_t bytes) noexcept {
-    thread_local Block blocks[static_cast<int>(Scratch::count_)];
-    Block& block = blocks[static_cast<int>(slot)];
+    thread_local ScratchBlock blocks[static_cast<int>(Scratch::count_)];
+    ScratchBlock& block = blocks[static_cast<int>(slot)];
     if (bytes > block.size) {
         std::free(block.data);
+        // A quarter more than needed: sizes grow token by token, and each growth would allocate.
         block.size = (bytes + bytes / 4 + 4095) & ~size_t{4095};
         block.data = std::aligned_alloc(4096, block.size);
         if (!block.data) {
             block.size = 0;
-            std::abort();  // a piece of a job cannot fail: others are at work on it
+            std::abort();  // a job cannot fail halfway: other threads are working on it
         }
     }
     return block.data;

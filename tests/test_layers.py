@@ -1,7 +1,7 @@
 """Imports point down the list of layers, never up: read from the sources, not from what runs."""
 
 import ast
-from collections.abc import Iterator
+from collections.abc import Container, Iterable, Iterator
 from pathlib import Path
 
 import pytest
@@ -91,3 +91,55 @@ def test_nothing_needs_torch() -> None:
     for path in modules():
         roots = {name.split(".")[0] for name in imported(path)}
         assert not roots & {"torch", "transformers"}, path
+
+
+def test_no_modules_import_each_other_in_a_circle() -> None:
+    """Imports inside functions and under TYPE_CHECKING count too: a circle of ideas is a circle."""
+    graph = import_graph()
+    assert len(graph) > 100 and graph["transom.kv.cache"] and graph["transom_lab.fuzz.driver"], (
+        "finds no imports"
+    )
+    assert not circles(graph), circles(graph)
+
+
+def import_graph() -> dict[str, set[str]]:
+    """By dotted name: the modules of the product and of the lab that a module imports.
+
+    `transom` itself is left out: its `__init__` loads `transom.llm` lazily, for users.
+    """
+    paths = {
+        **named_modules(SOURCE.parent, modules()),
+        **named_modules(LAB, LAB.rglob("transom_lab/**/*.py")),
+    }
+    return {
+        name: {module for found in imported(path) if (module := module_of(found, paths)) and module != name}
+        for name, path in paths.items()
+    }
+
+
+def named_modules(root: Path, paths: Iterable[Path]) -> dict[str, Path]:
+    """By dotted name, as imported with `root` on the path."""
+    return {
+        ".".join(path.relative_to(root).with_suffix("").parts).removesuffix(".__init__"): path
+        for path in paths
+    }
+
+
+def module_of(name: str, modules: Container[str]) -> str | None:
+    """The module that an imported name belongs to: itself, or the one that defines it."""
+    return next((module for module in (name, name.rpartition(".")[0]) if module in modules), None)
+
+
+def circles(graph: dict[str, set[str]]) -> set[str]:
+    """Modules on a circle or between two: drops modules without imports or without importers, repeatedly."""
+    left = {name: set(found) for name, found in graph.items()}
+    while True:
+        imported_ones = set().union(*left.values()) if left else set()
+        removed = {name for name, found in left.items() if not found or name not in imported_ones}
+        if not removed:
+            return set(left)
+        left = {name: found - removed for name, found in left.items() if name not in removed}
+
+
+def test_a_circle_is_found() -> None:
+    assert circles({"a": {"b"}, "b": {"c"}, "c": {"b"}, "d": set()}) == {"b", "c"}

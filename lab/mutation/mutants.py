@@ -1,188 +1,220 @@
-"""Small wrong edits to kv/, one at a time: which of them do the tests notice?
+"""Mutation testing of `kv/` and `sched/`: applies wrong edits one at a time and asks which tests notice them.
 
-  python lab/mutation/mutants.py              all; a table on standard output
-  python lab/mutation/mutants.py NAME ...     these
-  python lab/mutation/mutants.py --docs FILE  all, and the table into that page's section; who noticed
-                                              last time, as that page has it, is asked first
+    python lab/mutation/mutants.py                    40 generated edits, as many of each kind
+    python lab/mutation/mutants.py --count 200 --seed 3 --module kv.pool
+    python lab/mutation/mutants.py --curated          the bugs of the two reports and other instructive edits
+    python lab/mutation/mutants.py --only ID ...      these edits, by the ids that a run prints
+    python lab/mutation/mutants.py --log lab/LOG.md   the result becomes an entry of the page
 
-Each runs in a copy of the tree, under limits of CPU time, lest a busy machine seem to notice, and of memory;
-a test that never ends has noticed too.
+Every edit runs in a copy of the tree, under limits of memory and of CPU time (a limit of wall time would
+depend on the load). A run that passes a limit has noticed the edit too. Likely tests run first.
 """
 
 import argparse
 import datetime
+import itertools
 import os
+import random
 import re
 import shutil
 import signal
 import subprocess
 import sys
 import tempfile
-import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
-from lab.mutation.wrong_edits import MUTANTS, Mutant
+from lab.mutation.curated import CURATED
+from lab.mutation.edits import ROOT, Edit, generated, modules, path_of, source_of
 
-ROOT = Path(__file__).resolve().parents[2]
-COPIED = ("src", "tests", "docs", "pyproject.toml", "README.md")
-HEADING = "## Mutants of kv/"
+COPIED = ("src", "lab", "tests", "docs", "pyproject.toml", "README.md")
+HEADING = "## Mutation testing"
+COUNT, SEED = 40, 0
 LIMIT_SECONDS = 900
-"""Of CPU time."""
+"""Of CPU time: the tests of one edit take about 300 where they notice nothing."""
 LIMIT_GIB = 4
-"""Of address space: an edit may let a loop grow a list until the machine has nothing left."""
+"""Of address space: an edit may let a loop grow a list until the machine has no memory left."""
 
-SUITE = ("tests/kv", "tests/fuzz", "tests/reports", "tests/faults", "tests/exhaustive")
-LAST = "test_machine.py"
-"""The slowest of tests/kv: with -x, what notices first ends the run."""
-
-NO_SUCH_TEST = 4
-"""Exit status of pytest where a file or a test that was named is not there."""
-
-LEFT_OUT = "test_http_retraction.py"
-"""Slow to say what others say at once."""
+SUITES = {
+    "kv": ("tests/kv", "tests/lab/fuzz", "tests/reports", "tests/faults", "tests/exhaustive", "tests/sched"),
+    "sched": ("tests/sched", "tests/lab/faults", "tests/reports", "tests/faults"),
+}
+LAST = ("test_machine.py", "test_small_scope.py", "test_worlds.py")
+"""The slowest files: with -x the first failure ends the run."""
+LEFT_OUT = ("test_http_retraction.py", "test_faults_seen.py")
+"""A slow twin of faster tests, and a test that makes wrong edits of its own."""
 
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    mutant: Mutant
-    suite: tuple[str, ...]
-    killer: str
-    """The test that noticed, or the limit that was passed; empty if none did."""
-    seconds: float
+    edit: Edit
+    noticed_by: str
+    """The test that failed, or the limit that was passed; empty if the edit survived."""
+
+
+# ---------------------------------------------------------------- choosing edits
+
+
+def sample(edits: Iterable[Edit], count: int, seed: int) -> list[Edit]:
+    """`count` edits in an order drawn from `seed`, the kinds in turns: most edits swap arguments."""
+    rng = random.Random(seed)
+    by_kind: dict[str, list[Edit]] = {}
+    for edit in edits:
+        by_kind.setdefault(edit.kind, []).append(edit)
+    for kind in sorted(by_kind):
+        rng.shuffle(by_kind[kind])
+    turns = itertools.zip_longest(*(by_kind[kind] for kind in sorted(by_kind)))
+    return [edit for turn in turns for edit in turn if edit is not None][:count]
 
 
 # ---------------------------------------------------------------- judging
 
 
-def judge(mutant: Mutant, suite: tuple[str, ...], noticed_before: str | None = None) -> Verdict:
-    """Runs a test, then the files of `suite`, on a copy of the tree with the edit: until one notices."""
+def judge(edit: Edit, suites: Sequence[str] = ()) -> Verdict:
+    """Runs tests on a copy of the tree with the edit until one fails: its package's, or `suites`."""
     with tempfile.TemporaryDirectory(prefix="mutant-") as folder:
         tree = Path(folder)
         copy_tree(tree)
-        mutant.apply(tree)
-        start = time.monotonic()
-        killer = _run(tree, [noticed_before]) if noticed_before else ""
-        killer = killer or _run(tree, _files(tree, suite))
-        return Verdict(mutant, suite, killer, time.monotonic() - start)
+        (tree / edit.path).write_text(edit.apply(source_of(edit.module)), encoding="utf-8")
+        return Verdict(edit, first_failure(tree, files_to_run(tree, edit.module, suites)))
 
 
 def copy_tree(tree: Path) -> None:
     ignored = shutil.ignore_patterns("__pycache__", ".hypothesis")
     for name in COPIED:
-        source = ROOT / name
-        if source.is_dir():
-            shutil.copytree(source, tree / name, ignore=ignored)
+        if (ROOT / name).is_dir():
+            shutil.copytree(ROOT / name, tree / name, ignore=ignored)
         else:
-            shutil.copy(source, tree / name)
+            shutil.copy(ROOT / name, tree / name)
 
 
-def _run(tree: Path, tests: list[str]) -> str:
-    """The test that failed first, or the limit passed, or nothing: also where there is no such test."""
-    options = ("-x", "-q", "-m", "not slow and not model", "-p", "no:cacheprovider")
-    environment = {**os.environ, "PYTHONPATH": str(tree / "src"), "PYTHONDONTWRITEBYTECODE": "1"}
+def files_to_run(tree: Path, module: str, suites: Sequence[str] = ()) -> list[str]:
+    """Test files, the ones of the edited module first, then its package's, the slowest last."""
+    package, _, name = module.partition(".")
+    folders = suites or SUITES[package]
+    found = [path for folder in folders for path in sorted((tree / folder).glob("test_*.py"))]
+    found += [tree / file for file in suites if file.endswith(".py")]
+    assert found, suites
+    found = [path for path in found if path.name not in LEFT_OUT]
+    found.sort(key=lambda path: (path.name in LAST, name not in path.stem))
+    return [str(path.relative_to(tree)) for path in found]
+
+
+def first_failure(tree: Path, files: Sequence[str]) -> str:
+    """The test that failed first, or the limit that was passed, or nothing."""
+    options = ("-x", "-q", "-m", "not slow and not model", "-p", "no:cacheprovider", "--timeout=0")
+    path = os.pathsep.join(str(tree / folder) for folder in ("src", "lab"))
+    environment = {**os.environ, "PYTHONPATH": path, "PYTHONDONTWRITEBYTECODE": "1"}
     limited = ("sh", "-c", f'ulimit -t {LIMIT_SECONDS}; ulimit -v {LIMIT_GIB << 20}; exec "$@"', "sh")
     done = subprocess.run(
-        [*limited, sys.executable, "-m", "pytest", *options, "--timeout=0", *tests],
+        [*limited, sys.executable, "-m", "pytest", *options, *files],
         cwd=tree,
         env=environment,
         capture_output=True,
         text=True,
     )
     if done.returncode < 0:
-        return f"a limit was passed ({signal.Signals(-done.returncode).name})"
-    if done.returncode in (0, NO_SUCH_TEST):
+        return f"a limit ({signal.Signals(-done.returncode).name})"
+    if done.returncode == 0:
         return ""
     found = re.search(r"^(?:FAILED|ERROR) (.+?)(?: - |$)", done.stdout, re.MULTILINE)
     return found[1] if found else f"exit status {done.returncode}"
 
 
-def _files(tree: Path, suite: tuple[str, ...]) -> list[str]:
-    """Test files in the order of the suite."""
-    found = [path for folder in suite for path in sorted((tree / folder).glob("test_*.py"))]
-    found = [path for path in found if path.name != LEFT_OUT]
-    return [str(path.relative_to(tree)) for path in sorted(found, key=lambda path: path.name == LAST)]
-
-
-def verdicts(names: list[str], jobs: int, before: Mapping[str, str]) -> list[Verdict]:
-    """One per mutant and suite that must notice; those asked for, or all. Printed as they come."""
-    chosen = [mutant for mutant in MUTANTS if not names or mutant.name in names]
-    work = [(mutant, suite) for mutant in chosen for suite in (SUITE, *((alone,) for alone in mutant.alone))]
+def verdicts(edits: Sequence[Edit], jobs: int) -> list[Verdict]:
+    """One for each edit, printed as soon as it is known."""
     found: list[Verdict] = []
     with ThreadPoolExecutor(jobs) as pool:
-        for verdict in pool.map(lambda pair: judge(*pair, before.get(told_name(*pair))), work):
+        for verdict in pool.map(judge, edits):
             found.append(verdict)
-            said = f"noticed by {verdict.killer}" if verdict.killer else "SURVIVED"
-            print(
-                f"{told_name(verdict.mutant, verdict.suite):32} {verdict.seconds:6.1f} s  {said}", flush=True
-            )
+            print(f"{verdict.edit.id}  {verdict.noticed_by or 'SURVIVED'}", flush=True)
     return found
 
 
-# ---------------------------------------------------------------- telling
+# ---------------------------------------------------------------- reporting
 
 
-def told_name(mutant: Mutant, suite: tuple[str, ...]) -> str:
-    """As the table has it."""
-    return mutant.name if suite == SUITE else f"{mutant.name} ({suite[0]} alone)"
+def share(found: Sequence[Verdict]) -> str:
+    noticed = sum(bool(verdict.noticed_by) for verdict in found)
+    return f"{noticed} of {len(found)}"
 
 
-def noticed_before(page: str) -> dict[str, str]:
-    """By the name in its table: the test that noticed."""
-    return dict(re.findall(r"^\| ([^|]+?) \| \S+\.py \| `(tests/[^`]+)` \|$", page, re.MULTILINE))
+def table(name: str, groups: dict[str, list[Verdict]]) -> list[str]:
+    rows = [f"| {group} | {share(found)} |" for group, found in sorted(groups.items())]
+    return [f"| {name} | noticed |", "|---|---|", *rows]
 
 
-def section(found: list[Verdict], commit: str, day: datetime.date) -> str:
-    """The section of docs/proof.md."""
-    whole = [verdict for verdict in found if verdict.suite == SUITE]
-    killed = sum(bool(verdict.killer) for verdict in whole)
-    lines = [
-        HEADING,
-        "",
-        f"{day.isoformat()}, commit {commit}: {killed} of {len(whole)} small wrong edits are noticed by",
-        f"fast tests ({killed / len(whole):.1%}). `make mutants` tries them;",
-        "`lab/mutation/wrong_edits.py` has them.",
-        "",
-        "| edit | file | noticed by |",
-        "|---|---|---|",
-    ]
+def entry(found: Sequence[Verdict], what: str, commit: str, day: datetime.date) -> str:
+    """The entry of the log: shares by kind and module, and the survivors."""
+    kinds: dict[str, list[Verdict]] = {}
+    by_module: dict[str, list[Verdict]] = {}
     for verdict in found:
-        name = told_name(verdict.mutant, verdict.suite)
-        why = verdict.mutant.survives or "to be explained"
-        told = f"`{verdict.killer}`" if verdict.killer else f"nobody: {why}"
-        lines.append(f"| {name} | {verdict.mutant.file} | {told} |")
+        kinds.setdefault(verdict.edit.kind, []).append(verdict)
+        by_module.setdefault(verdict.edit.module, []).append(verdict)
+    survivors = [verdict.edit for verdict in found if not verdict.noticed_by]
+    lines = [f"{day.isoformat()}, {commit}, {what}: fast tests notice {share(found)} edits.", ""]
+    lines += [*table("kind", kinds), "", *table("module", by_module)]
+    if survivors:
+        lines += ["", "Survivors:", "", *(f"- `{edit.id}`, {described(edit)}" for edit in survivors)]
     return "\n".join(lines) + "\n"
 
 
-def replace_section(page: str, text: str) -> str:
-    """`page` with its section of that heading replaced, or appended."""
-    pattern = re.compile(rf"^{re.escape(HEADING)}\n.*?(?=^## |\Z)", re.MULTILINE | re.DOTALL)
-    if pattern.search(page):
-        return pattern.sub(lambda _: text + "\n", page).rstrip("\n") + "\n"
-    return page.rstrip("\n") + "\n\n" + text
+def described(edit: Edit) -> str:
+    """The line of the edit, before and after."""
+    before = source_of(edit.module)
+    line = edit.line - 1
+    lines = before.splitlines()[line].strip(), edit.apply(before).splitlines()[line].strip()
+    return (
+        f"line {edit.line}: `{lines[0]}` becomes `{lines[1]}`"
+        if lines[0] != lines[1]
+        else f"line {edit.line}"
+    )
+
+
+def with_entry(page: str, text: str) -> str:
+    """`page` with an entry at the end of its section on mutation testing, which is appended if missing."""
+    if not re.search(rf"^{re.escape(HEADING)}$", page, re.MULTILINE):
+        return f"{page.rstrip()}\n\n{HEADING}\n\n{text}"
+    before, _, rest = page.partition(f"{HEADING}\n")
+    section, *following = re.split(r"^(?=## )", rest, maxsplit=1, flags=re.MULTILINE)
+    return f"{before}{HEADING}\n{section.rstrip()}\n\n{text}" + "".join(f"\n{part}" for part in following)
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description="wrong edits to kv/, and which tests notice")
-    parser.add_argument("names", nargs="*")
-    parser.add_argument("--docs", type=Path, help="page whose section is rewritten")
-    parser.add_argument("--jobs", type=int, default=1)
+    parser = argparse.ArgumentParser(description="wrong edits to kv/ and sched/, and which tests notice them")
+    parser.add_argument("--count", type=int, default=COUNT, help=f"edits to try (default {COUNT})")
+    parser.add_argument("--seed", type=int, default=SEED, help=f"of the sample (default {SEED})")
+    parser.add_argument("--module", action="append", help="such as kv.pool; may be repeated (default: all)")
+    parser.add_argument("--only", nargs="+", metavar="ID", help="these generated edits")
+    parser.add_argument("--curated", action="store_true", help="the curated edits, all of them")
+    parser.add_argument("--jobs", type=int, default=2, help="edits tried at a time (default 2)")
+    parser.add_argument("--log", type=Path, help="page that gets an entry with the result")
     options = parser.parse_args()
-    page = options.docs.read_text(encoding="utf-8") if options.docs else ""
-    found = verdicts(options.names, options.jobs, noticed_before(page))
-    unexplained = [v.mutant.name for v in found if not v.killer and not v.mutant.survives]
-    if options.docs:
-        git = ("git", "rev-parse", "--short", "HEAD")
-        commit = subprocess.run(git, cwd=ROOT, capture_output=True, text=True).stdout.strip()
-        text = section(found, commit, datetime.date.today())
-        options.docs.write_text(replace_section(page, text), encoding="utf-8")
-    noticed = sum(bool(verdict.killer) for verdict in found)
-    print(f"{noticed} of {len(found)} noticed; unexplained: {unexplained or 'none'}")
-    return 1 if unexplained else 0
+    if options.curated:
+        chosen, what = [each.edit() for each in CURATED], f"all {len(CURATED)} curated edits"
+    else:
+        named = options.module or modules()
+        if missing := [module for module in named if not (ROOT / path_of(module)).exists()]:
+            parser.error(f"--module {missing[0]}: there is no {path_of(missing[0])}")
+        edits = [edit for module in named for edit in generated(module, source_of(module))]
+        chosen = sample(edits, options.count, options.seed)
+        what = f"{len(chosen)} of {len(edits)} generated edits, seed {options.seed}"
+        if options.only:
+            chosen = [edit for edit in edits if edit.id in options.only]
+            what = f"{len(chosen)} edits by id"
+    found = verdicts(chosen, options.jobs)
+    git = ("git", "rev-parse", "--short", "HEAD")
+    commit = subprocess.run(git, cwd=ROOT, capture_output=True, text=True).stdout.strip()
+    text = entry(found, what, commit, datetime.date.today())
+    print(f"\n{text}")
+    if options.log:
+        page = options.log.read_text(encoding="utf-8") if options.log.exists() else ""
+        options.log.write_text(with_entry(page, text), encoding="utf-8")
+    return int(options.curated and not all(verdict.noticed_by for verdict in found))
 
 
 if __name__ == "__main__":

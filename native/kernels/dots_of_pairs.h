@@ -1,7 +1,6 @@
 #pragma once
 // Dots of activation codes with weight codes, where one instruction adds two products of int16, exact in
-// int32
-// (`madd` of AVX2 and SSE2, or the compiler's vectors).
+// int32 (`madd` of AVX2 and SSE2, or the compiler's vectors).
 //
 // The byte instruction of these CPUs, `maddubs`, adds two products of bytes in int16 and saturates. Codes of
 // 16 bits need no planes here: a sum of 32 products of 255 and 32258 fits int32. Weights are stored as code +
@@ -78,8 +77,8 @@ TRANSOM_INLINE void dots(Ints (&acc)[Rows][Tiles], const uint8_t* const* w, cons
 }
 
 #if defined(TRANSOM_SMALL_DOTS)
-// Weight codes in [-32, 32]: with those, `maddubs` cannot saturate, and with int8 activations it is faster
-// than pairs. Weights are loaded as code + 32, so the bias for code + 128 is divided by 4.
+// Weight codes in [-32, 32]: with such codes, `maddubs` cannot saturate, and with int8 activations it is
+// faster than pairs. Weights are loaded as code + 32, so the bias for code + 128 is divided by 4.
 template <int Group, int Rows, int Tiles>
 TRANSOM_INLINE void dots(Ints (&acc)[Rows][Tiles], const uint8_t* const* w, const ActivationBlock8& x,
                          int part, int64_t stride) {

@@ -54,9 +54,8 @@ struct TilePointers {
     int64_t outputs[packed_tiles];  // that are left from the tile's first on; the last tile may be padded
 };
 
-// The part of the next tiles that a block prefetches: while it works on group g, `bytes` of codes from
-// codes + g * bytes. The blocks of rows that share tiles share the codes; the first also prefetches the
-// scales.
+// The part of the next tiles that a block prefetches: while it works on group g, `bytes` of codes from codes
+// + g * bytes. The blocks of rows that share tiles share the codes; the first also prefetches the scales.
 struct Prefetch {
     const char* codes;
     int64_t bytes, scale_bytes;

@@ -67,8 +67,8 @@ TRANSOM_INLINE void store_block(const Codes& codes, float scale, ActivationBlock
     block.unused = 0;
 }
 
-// The high plane of code = 254 * high + low, with low in [-127, 126]. Integer vectors cannot divide;
-// (n * 66053) >> 24 equals n / 254 for 0 <= n <= 64643, which covers all codes shifted to be positive.
+// The high plane of code = 254 * high + low, with low in [-127, 126]. Integer vectors cannot divide; (n *
+// 66053) >> 24 equals n / 254 for 0 <= n <= 64643, which covers all codes shifted to be positive.
 TRANSOM_INLINE Ints high_plane(Ints code) {
     const Ints n = add(code, broadcast(127 + 127 * 254));
     return subtract(top_byte(multiply(n, broadcast(66053))), broadcast(127));

@@ -93,7 +93,7 @@ class Completion:
 
 @dataclass(frozen=True, slots=True)
 class Score:
-    """How probable a text is. `logprobs[i]` belongs to `token_ids[i + 1]`: the first token has none."""
+    """How probable a text is. `logprobs[i]` belongs to `token_ids[i + 1]`."""
 
     token_ids: tuple[int, ...]
     logprobs: tuple[float, ...]
@@ -177,8 +177,8 @@ class LLM:
     def score(self, prompts: Prompt | Sequence[Prompt]) -> list[Score]:
         """How probable the tokens of each text are, in order; nothing is generated. Raises BadRequest.
 
-        The log-probabilities are bit-identical to those of `generate` when it sampled the same tokens, with
-        any part of the text cached.
+        Sampling the same tokens with `generate` gives bit-identical log-probabilities, no matter which part
+        of the text is cached.
         """
         outputs = [self._scored(prompt) for prompt in _listed(prompts)]
         self._complete(outputs)
@@ -307,7 +307,7 @@ class LLM:
             raise refused.error
 
     def _end_lost_outputs(self) -> None:
-        """After an interrupted iteration, whose events are lost: end every output that it ended."""
+        """Ends every output that an interrupted iteration has ended in the engine: its events are lost."""
         alive = set(self.engine.scheduler.unfinished())
         for request in self._inboxes.keys() - alive:
             self._inboxes[request].append(

@@ -73,7 +73,7 @@ _IN_ORDER = (
     Parameter(
         name="seed",
         default=0,
-        # OpenAI's API allows negative seeds. Both ends are those of 64 bits.
+        # OpenAI's API allows negative seeds. The range covers signed and unsigned 64-bit numbers.
         low=-(1 << 63),
         high=(1 << 64) - 1,
         symbol="N",

@@ -163,7 +163,10 @@ class TokenSampled(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Ended:
-    """The last event of an output; each output has exactly one."""
+    """The last event of an output; each output has exactly one.
+
+    Errors set `message`. A refusal of the request also sets `code` and `param`, as `BadRequest` has them.
+    """
 
     request: RequestId
     reason: FinishReason
@@ -171,6 +174,8 @@ class Ended:
     message: str = ""
     queue_seconds: float = 0.0
     """Time until the first step, or until the end if there was no step."""
+    code: str | None = None
+    param: str | None = None
 
 
 Event = TokenSampled | Ended | PromptLogprobs

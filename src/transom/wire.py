@@ -4,8 +4,8 @@ The server sends one `Launch`, then commands. The engine sends `Ready` or `Faile
 and a `Done` per answered command. `engine/channel.py` carries the messages; closing it, from either side,
 means stop.
 
-The scheduler takes these commands and counts in these counters itself: a request, a command and a counter are
-defined here (or in `values`) once, and nothing translates between the processes and the scheduler.
+Nothing translates between the scheduler and the wire: the scheduler takes these commands, counts in these
+counters, and its events are sent as they are. Each is defined once, here or in `values`.
 """
 
 from typing import Annotated, NamedTuple
@@ -14,7 +14,16 @@ import msgspec
 import numpy as np
 
 from transom.config import EngineConfig, LogConfig
-from transom.values import FinishReason, IdleReason, PauseMode, Request, RequestId, UpdateMode, Usage
+from transom.values import (
+    Ended,
+    IdleReason,
+    PauseMode,
+    PromptLogprobs,
+    Request,
+    RequestId,
+    TokenSampled,
+    UpdateMode,
+)
 
 # ---------------------------------------------------------------- server to engine
 
@@ -27,7 +36,7 @@ class Launch(msgspec.Struct, tag=True, frozen=True, array_like=True):
 
 
 class Submit(msgspec.Struct, tag=True, frozen=True, array_like=True):
-    """Queue a request. Its outputs arrive as `TokenOut`, and each one ends with an `EndOut`."""
+    """Queue a request. Its events arrive in `StepOut`; each of its outputs ends with an `Ended`."""
 
     request: Request
 
@@ -127,39 +136,6 @@ class Failed(msgspec.Struct, tag=True, frozen=True, array_like=True):
     message: str
 
 
-class TokenOut(msgspec.Struct, frozen=True, array_like=True):
-    """The next token of an output. `top`: the most probable tokens at its position, with their logprobs."""
-
-    id: RequestId
-    token: int
-    logprob: float
-    top: tuple[tuple[int, float], ...] = ()
-
-
-class PromptLogprobOut(msgspec.Struct, frozen=True, array_like=True):
-    """The logprob of the next prompt token of a request that asked for them. Precedes all its outputs."""
-
-    id: RequestId
-    token: int
-    logprob: float
-    top: tuple[tuple[int, float], ...] = ()
-
-
-class EndOut(msgspec.Struct, frozen=True, array_like=True):
-    """The last message of an output. Errors set `message`; refusals also set `code` and `param`.
-
-    `queue_seconds` is the time until the first step of the request, or until its end if it never had one.
-    """
-
-    id: RequestId
-    reason: FinishReason
-    usage: Usage
-    message: str = ""
-    code: str | None = None
-    param: str | None = None
-    queue_seconds: float = 0.0
-
-
 class ComponentUse(msgspec.Struct, frozen=True, array_like=True):
     """Tokens of one pool right now; used = owned by requests, cached = in the tree and unreferenced."""
 
@@ -234,12 +210,12 @@ class Stats(Counters, kw_only=True):
 
 
 class StepOut(msgspec.Struct, tag=True, frozen=True, array_like=True):
-    """The results of one iteration, in order: prompt logprobs, then tokens, then ends."""
+    """The events of one iteration, by kind. A reader takes prompt logprobs first, then tokens, then ends."""
 
-    tokens: tuple[TokenOut, ...]
-    ends: tuple[EndOut, ...]
+    tokens: tuple[TokenSampled, ...]
+    ends: tuple[Ended, ...]
     stats: Stats
-    prompt_logprobs: tuple[PromptLogprobOut, ...] = ()
+    prompt_logprobs: tuple[PromptLogprobs, ...] = ()
 
 
 class Done(msgspec.Struct, tag=True, frozen=True, array_like=True):

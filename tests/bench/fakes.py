@@ -1,4 +1,4 @@
-"""Servers that speak OpenAI's API, or nearly."""
+"""Fake servers with OpenAI's API, or with a part of it."""
 
 import json
 import threading
@@ -17,7 +17,7 @@ Said = tuple[int, Json] | Events
 
 @dataclass
 class Fake:
-    """What a server says, and what it was asked."""
+    """The behaviour of a fake server, and the requests that it got."""
 
     answer: Callable[[Json], Said]
     models: tuple[int, Json] = (200, {"data": [{"id": "toy", "owned_by": "nobody"}]})
@@ -40,7 +40,7 @@ def usage(prompt: int, output: int, cached: int | None = None) -> Json:
 
 
 def words_back(body: Json) -> Events:
-    """The prompt's last words, one each; a word is a token, and nothing is cached."""
+    """Answers with the last words of the prompt. A word is a token, and nothing is cached."""
     words = body["prompt"].split()
     said = words[-body["max_tokens"] :]
     return [*[piece(f" {word}") for word in said], usage(len(words), len(said), 0)]
@@ -72,7 +72,7 @@ def server_of(fake: Fake, port: int = 0) -> ThreadingHTTPServer:
             self.wfile.write(content)
 
         def _stream(self, events: Events) -> None:
-            """HTTP/1.0: its end is the connection's."""
+            """HTTP/1.0: the end of the connection is the end of the stream."""
             self.send_response(200)
             self.send_header("Content-Type", "text/event-stream")
             self.end_headers()
@@ -81,7 +81,7 @@ def server_of(fake: Fake, port: int = 0) -> ThreadingHTTPServer:
             self.wfile.write(b"data: [DONE]\n\n")
 
         def log_message(self, *words: Any) -> None:
-            """Not on the test's screen."""
+            """Logs nothing."""
 
     server = ThreadingHTTPServer(("127.0.0.1", port), Handler)
     fake.url = f"http://127.0.0.1:{server.server_port}"
@@ -89,7 +89,7 @@ def server_of(fake: Fake, port: int = 0) -> ThreadingHTTPServer:
 
 
 def serve_for_ever(fake: Fake, port: int) -> None:
-    """For a process of its own."""
+    """Serves in the foreground, for a process of its own."""
     server_of(fake, port).serve_forever()
 
 

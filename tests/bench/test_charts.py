@@ -1,4 +1,4 @@
-"""Charts: well-formed, and every value where its axis says."""
+"""Charts are well-formed SVG, and draw every value at its place on the axis."""
 
 from xml.etree import ElementTree
 
@@ -21,12 +21,12 @@ def points(svg: str, kind: str) -> list[list[tuple[float, float]]]:
     return [[(float(x), float(y)) for x, y in shape] for shape in pairs]
 
 
-def test_ends_of_a_line_are_corners_of_the_field() -> None:
+def test_a_line_between_the_extremes_connects_the_corners_of_the_plot() -> None:
     (line,) = points(lines_svg(CHART, [Series("one", [0.0, 100.0], [0.0, 8.0])], 100.0), "polyline")
     assert line == [(LEFT, HEIGHT - BOTTOM), (WIDTH - RIGHT, TOP)]
 
 
-def test_areas_stand_on_each_other() -> None:
+def test_areas_are_stacked() -> None:
     series = [Series("low", [1.0, 1.0]), Series("high", [3.0, 1.0])]
     low, high = points(areas_svg(CHART, [0.0, 2.0], series), "polygon")
     middle = HEIGHT - BOTTOM - (HEIGHT - TOP - BOTTOM) / 4
@@ -39,7 +39,7 @@ def test_ticks_are_round_and_reach_the_top(most: float, expected: list[float]) -
     assert ticks(most) == pytest.approx(expected)
 
 
-def test_bars_are_as_long_as_their_values_and_none_stands_for_what_is_missing() -> None:
+def test_bars_are_as_long_as_their_values_and_none_draws_no_bar() -> None:
     groups = [Group("match", [4.0, 2.0]), Group("take <96>", [1.0, None])]
     document = ElementTree.fromstring(bars_svg(CHART, ("page 16", "page 1"), groups))
     background, first, second, third, *legend = document.findall(SVG + "rect")
@@ -50,7 +50,7 @@ def test_bars_are_as_long_as_their_values_and_none_stands_for_what_is_missing() 
     assert float(background.attrib["height"]) > float(third.attrib["y"]) > float(second.attrib["y"])
 
 
-def test_pictures_of_a_simulation_are_well_formed_even_of_one_request_without_time() -> None:
+def test_pictures_of_a_simulation_with_a_single_request_are_well_formed() -> None:
     played = play(trace([arrival_of(tokens(0, 4), 1)]), setting())
     for svg in (memory_svg(played), hits_svg(played), ttft_svg({"value": played})):
         assert ElementTree.fromstring(svg).tag == SVG + "svg"

@@ -1,4 +1,4 @@
-"""Prompts are a function of workload and seed, and share what the workload says."""
+"""Prompts depend on workload and seed only, and share the prefix that the workload defines."""
 
 import subprocess
 import sys
@@ -12,7 +12,7 @@ SMALLEST_PASSAGE = 2_000
 
 
 def beginning(texts: list[str]) -> str:
-    """What all have in common."""
+    """The common prefix of all texts."""
     first, last = min(texts), max(texts)
     return first[: next((n for n, (a, b) in enumerate(zip(first, last, strict=False)) if a != b), len(first))]
 
@@ -36,14 +36,14 @@ def test_the_same_seed_gives_the_same_prompts_in_another_process(name: str) -> N
     ("name", "count", "turns"),
     [("w1", 1, 1), ("w2c8", 32, 1), ("w2c16", 32, 1), ("w3", 32, 1), ("w4", 8, 4), ("w4s", 8, 4)],
 )
-def test_a_workload_has_as_many_conversations_and_turns_as_it_says(name: str, count: int, turns: int) -> None:
+def test_a_workload_has_its_number_of_conversations_and_turns(name: str, count: int, turns: int) -> None:
     prompts = make_prompts(WORKLOADS[name], 0)
     assert [len(conversation) for conversation in prompts.conversations] == [turns] * count
     assert WORKLOADS[name].requests == count * turns
 
 
 @pytest.mark.parametrize("seed", [0, 1])
-def test_prompts_share_their_beginning_and_nothing_after_it(seed: int) -> None:
+def test_prompts_share_their_prefix_and_nothing_after_it(seed: int) -> None:
     for name in ("w3", "w4s"):
         prompts = make_prompts(WORKLOADS[name], seed)
         assert len(prompts.shared) > SMALLEST_PASSAGE
@@ -53,13 +53,13 @@ def test_prompts_share_their_beginning_and_nothing_after_it(seed: int) -> None:
 
 
 @pytest.mark.parametrize("name", ["w2c8", "w2c16", "w4"])
-def test_prompts_that_share_nothing_part_within_two_words(name: str) -> None:
+def test_prompts_without_a_common_prefix_differ_within_two_words(name: str) -> None:
     assert not make_prompts(WORKLOADS[name], 0).shared
     for one, other in combinations(first_turns(make_prompts(WORKLOADS[name], 0)), 2):
         assert len(beginning([one.removeprefix("User: "), other.removeprefix("User: ")]).split(" ")) <= 3
 
 
-def test_workloads_and_seeds_have_no_beginning_in_common() -> None:
+def test_workloads_and_seeds_have_no_common_prefix() -> None:
     beginnings = [
         turns[0][:40]
         for name in ("w1", "w2c8", "w2c16", "w3")

@@ -1,4 +1,4 @@
-"""`transom bench serve`, against servers small enough to wait for."""
+"""`transom bench serve` against small servers."""
 
 import json
 import threading
@@ -14,9 +14,9 @@ from tests.serving import Serving, serving
 from tests.tiny import write_tiny_gguf
 
 from transom.bench.http import address_of
-from transom.bench.serve import Asked, bench_serve
+from transom.bench.serve import ServeOptions, bench_serve
 from transom.bench.server import Access
-from transom.bench.sheet import Wanted
+from transom.bench.sheet import ResultFiles
 from transom.bench.workloads import WORKLOADS, Workload
 from transom.errors import TransomError
 
@@ -35,7 +35,7 @@ SMALL = {
         clients=2,
     ),
 }
-"""Of the tiny model a character is about a token."""
+"""The tiny model has about one token per character."""
 
 
 @pytest.fixture(scope="module")
@@ -52,13 +52,13 @@ def measured(
     seed: int = 0,
     repeats: int = 1,
     same_prompts: bool = False,
-    wanted: Wanted = Wanted(),  # noqa: B008
+    files: ResultFiles = ResultFiles(),  # noqa: B008
     **access: str,
 ) -> None:
     servers = [Access(address_of(url)) for url in urls]
     servers[0] = replace(servers[0], **access)
     bench_serve(
-        Asked(tuple(servers), tuple(workloads.split(",")), seed, repeats, same_prompts, wanted), known
+        ServeOptions(tuple(servers), tuple(workloads.split(",")), seed, repeats, same_prompts, files), known
     )
 
 
@@ -67,11 +67,11 @@ def figures_in(file: Path) -> Json:
     return found
 
 
-def test_our_server_is_measured_and_finds_what_prompts_share(
+def test_our_server_is_measured_and_finds_shared_prefixes(
     tiny_server: Serving, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     file, folder = tmp_path / "figures.json", tmp_path / "pictures"
-    measured(tiny_server.url, workloads="w2c8,w3,w4s", wanted=Wanted(file, folder))
+    measured(tiny_server.url, workloads="w2c8,w3,w4s", files=ResultFiles(file, folder))
     figures = figures_in(file)
     assert figures["servers"][0]["owner"] == "transom" and figures["wrong"] == figures["pairs"] == []
     assert {"processor", "cores", "system", "python"} == set(figures["machine"])
@@ -94,23 +94,23 @@ def test_our_server_is_measured_and_finds_what_prompts_share(
         assert ElementTree.parse(folder / f"serve-{name}.svg").getroot().tag.endswith("svg")
 
 
-def test_a_cache_that_has_the_prompts_already_is_told_and_is_status_1(
+def test_a_cache_that_already_has_the_prompts_fails_a_check(
     tiny_server: Serving, capsys: pytest.CaptureFixture[str]
 ) -> None:
     measured(tiny_server.url, seed=77)
-    with pytest.raises(TransomError, match="1 of what was checked"):
+    with pytest.raises(TransomError, match="checks failed: 1"):
         measured(tiny_server.url, seed=77)
     assert "WRONG: w2c8 on A, repeat 1" in capsys.readouterr().out
     measured(tiny_server.url, seed=78)
 
 
-def test_repeats_ask_other_prompts_or_the_same_and_then_answers_are_compared(
+def test_repeats_have_new_prompts_or_the_same_prompts_with_compared_answers(
     tiny_server: Serving, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     file = tmp_path / "figures.json"
-    measured(tiny_server.url, seed=20, repeats=2, wanted=Wanted(file))
+    measured(tiny_server.url, seed=20, repeats=2, files=ResultFiles(file))
     assert [run["seed"] for run in figures_in(file)["runs"]] == [20, 21]
-    measured(tiny_server.url, seed=30, repeats=2, same_prompts=True, wanted=Wanted(file))
+    measured(tiny_server.url, seed=30, repeats=2, same_prompts=True, files=ResultFiles(file))
     assert [run["seed"] for run in figures_in(file)["runs"]] == [30, 30]
     assert figures_in(file)["again"] == [
         {"workload": "w2c8", "server": "A", "repeat": 1, "same": 6, "answers": 6}
@@ -122,7 +122,7 @@ def test_answers_that_changed_are_counted(capsys: pytest.CaptureFixture[str]) ->
     seen: set[str] = set()
 
     def answer(body: Json) -> Sequence[Json]:
-        """Every other prompt gets another answer the second time."""
+        """Every second prompt gets a different answer in the second repeat."""
         again, prompt = body["prompt"] in seen, body["prompt"]
         seen.add(prompt)
         changes = again and sorted(p for p in seen).index(prompt) % 2 == 0
@@ -149,7 +149,7 @@ def test_two_servers_get_the_same_prompts_in_turns(
 
     file = tmp_path / "figures.json"
     with running(saying("first")) as first, running(saying("second")) as second:
-        measured(first.url, second.url, repeats=3, wanted=Wanted(file))
+        measured(first.url, second.url, repeats=3, files=ResultFiles(file))
     assert order == ["first", "second"] * 3
     asked = [sorted(body["prompt"] for body in fake.asked) for fake in (first, second)]
     assert asked[0] == asked[1] and len(set(asked[0])) == 1 + 3 * 6
@@ -163,7 +163,7 @@ def test_two_servers_get_the_same_prompts_in_turns(
     assert "A / B pair by pair" in shown and "answers are the same from A and B" in shown
 
 
-def test_a_conversation_goes_on_with_the_answer_it_got() -> None:
+def test_a_conversation_continues_with_the_answer_of_the_server() -> None:
     with running(Fake(words_back)) as fake:
         measured(fake.url, workloads="w4s")
     turns = [prompt for prompt in fake.prompts if prompt.count("User: ") == 3]
@@ -175,7 +175,7 @@ def test_a_conversation_goes_on_with_the_answer_it_got() -> None:
         assert rest.startswith(f"{answer}\n\nUser: ")
 
 
-def test_as_many_clients_ask_at_once_as_the_workload_has() -> None:
+def test_as_many_requests_are_in_flight_as_the_workload_has_clients() -> None:
     lock, now, most = threading.Lock(), 0, 0
     all_there = threading.Barrier(SMALL["w2c8"].clients)
 

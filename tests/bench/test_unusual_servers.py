@@ -1,4 +1,4 @@
-"""Servers that lack something, and those that are not there: one line says what."""
+"""Servers that are missing, lack a feature or break: each gives an error of one line."""
 
 import json
 import socket
@@ -11,21 +11,21 @@ from tests.bench.fakes import Fake, Said, piece, running, usage, words_back
 from tests.bench.test_serve import measured
 from tests.over_http import Json
 
-from transom.bench.sheet import Wanted
+from transom.bench.sheet import ResultFiles
 from transom.cli.main import main
 from transom.errors import TransomError
 
 
-def test_where_nobody_listens_it_is_said_with_the_address(capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_address_without_a_server_is_named_in_the_error(capsys: pytest.CaptureFixture[str]) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
     assert main(["bench", "serve", f"127.0.0.1:{port}/v1"]) == 1
     error = capsys.readouterr().err
-    assert error.startswith(f"transom: http://127.0.0.1:{port}: nobody answers there (")
+    assert error.startswith(f"transom: http://127.0.0.1:{port}: no server answers there (")
     assert error.count("\n") == 1
 
 
-def test_what_does_not_speak_http_is_said() -> None:
+def test_a_server_that_does_not_speak_http_is_refused() -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
 
         def greet() -> None:
@@ -36,7 +36,7 @@ def test_what_does_not_speak_http_is_said() -> None:
 
         thread = threading.Thread(target=greet)
         thread.start()
-        with pytest.raises(TransomError, match="does not speak HTTP"):
+        with pytest.raises(TransomError, match="the answer is not HTTP"):
             measured(f"http://127.0.0.1:{server.getsockname()[1]}")
         thread.join()
 
@@ -45,7 +45,7 @@ def test_what_does_not_speak_http_is_said() -> None:
     ("models", "message"),
     [
         ((404, {"error": "x"}), r"/v1/models: HTTP 404: is the path right\?"),
-        ((401, {"error": "x"}), "it wants a key: --api-key, or OPENAI_API_KEY"),
+        ((401, {"error": "x"}), "give a key with --api-key or OPENAI_API_KEY"),
         ((200, {"data": []}), "lists no model; name one with --model"),
         ((200, {"models": "many"}), "lists no model"),
     ],
@@ -55,7 +55,7 @@ def test_a_server_without_a_list_of_models_is_refused(models: tuple[int, Json], 
         measured(fake.url)
 
 
-def test_a_model_that_is_named_needs_no_list() -> None:
+def test_a_named_model_needs_no_list() -> None:
     with running(Fake(words_back, (404, {}))) as fake:
         measured(fake.url, model="mine")
     assert {body["model"] for body in fake.asked} == {"mine"}
@@ -64,12 +64,12 @@ def test_a_model_that_is_named_needs_no_list() -> None:
 @pytest.mark.parametrize(
     ("said", "message"),
     [
-        ([piece("a"), piece("b")], r"does not say how many tokens it took \(stream_options.include_usage\)"),
-        ((200, {"choices": [{"text": "a"}]}), "the answer is no event stream"),
+        ([piece("a"), piece("b")], r"does not report its tokens \(stream_options.include_usage\)"),
+        ((200, {"choices": [{"text": "a"}]}), "the answer is not an event stream"),
         ((500, {"error": {"message": "out of\n memory"}}), "HTTP 500: out of memory"),
         ((404, {"detail": "Not Found"}), "HTTP 404"),
         ([{"error": {"message": "[/red] over\x1b[2J loaded"}}], r"\[/red\] over\?\[2J loaded"),
-        ([{"choices": [{"text": 7}]}], "the stream has what is no completion"),
+        ([{"choices": [{"text": 7}]}], "an event of the stream is not a completion"),
     ],
 )
 def test_a_server_that_cannot_be_measured_is_refused(said: Said, message: str) -> None:
@@ -78,7 +78,7 @@ def test_a_server_that_cannot_be_measured_is_refused(said: Said, message: str) -
     assert len(fake.asked) == 1
 
 
-def test_a_server_that_knows_openais_fields_only_is_asked_those() -> None:
+def test_a_server_that_refuses_extra_fields_gets_requests_without_them() -> None:
     def strict(body: Json) -> Said:
         if "ignore_eos" in body:
             return 400, {"error": {"message": "Unrecognized request argument supplied: ignore_eos"}}
@@ -89,21 +89,21 @@ def test_a_server_that_knows_openais_fields_only_is_asked_those() -> None:
     assert ["ignore_eos" in body for body in fake.asked[:3]] == [True, False, False]
 
 
-def test_what_fails_on_the_way_is_counted_and_is_status_1(
+def test_failed_requests_are_counted_and_fail_a_check(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def twice(body: Json) -> Said:
         return words_back(body) if len(fake.asked) < 6 else (503, {"error": {"message": "[/gone]"}})
 
     file = tmp_path / "figures.json"
-    with running(Fake(twice)) as fake, pytest.raises(TransomError, match="checked is not as it should be"):
-        measured(fake.url, wanted=Wanted(file))
+    with running(Fake(twice)) as fake, pytest.raises(TransomError, match="checks failed"):
+        measured(fake.url, files=ResultFiles(file))
     (run,) = json.loads(file.read_text())["runs"]
     assert (run["requests"], run["failed"]) == (6, 2)
     assert "WRONG: w2c8 on A, repeat 1: 2 of 6 requests failed: HTTP 503: [/gone]" in capsys.readouterr().out
 
 
-def test_a_server_that_calls_itself_ours_and_finds_too_little_is_status_1(
+def test_a_transom_server_that_finds_too_little_fails_a_check(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     models = (200, {"data": [{"id": "toy", "owned_by": "transom"}]})
@@ -114,37 +114,39 @@ def test_a_server_that_calls_itself_ours_and_finds_too_little_is_status_1(
         measured(fake.url, workloads="w3")
 
 
-def test_a_file_that_cannot_be_written_is_told_before_anything_is_asked() -> None:
+def test_a_file_that_cannot_be_written_is_reported_before_any_request() -> None:
     with running(Fake(words_back)) as fake, pytest.raises(TransomError, match=r"/nowhere/x\.json: No such"):
-        measured(fake.url, wanted=Wanted(Path("/nowhere/x.json")))
+        measured(fake.url, files=ResultFiles(Path("/nowhere/x.json")))
     assert not fake.asked
 
 
-def test_llama_cpps_own_count_of_what_was_cached_is_read(tmp_path: Path) -> None:
+def test_llama_cpps_own_count_of_cached_tokens_is_read(tmp_path: Path) -> None:
     def answer(body: Json) -> Sequence[Json]:
         return [piece("a"), {**usage(9, 1), "timings": {"cache_n": 2, "prompt_n": 7}}]
 
     file = tmp_path / "figures.json"
     with running(Fake(answer)) as fake:
-        measured(fake.url, wanted=Wanted(file))
+        measured(fake.url, files=ResultFiles(file))
     assert json.loads(file.read_text())["runs"][0]["hits"]["found"] == 6 * 2
 
 
-def test_without_any_count_it_is_not_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_without_a_count_of_cached_tokens_none_is_reported(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     file = tmp_path / "figures.json"
     with running(Fake(lambda body: [piece("a"), usage(9, 1)])) as fake:
-        measured(fake.url, wanted=Wanted(file))
+        measured(fake.url, files=ResultFiles(file))
     (run,) = json.loads(file.read_text())["runs"]
     assert run["hits"] is None and run["itl_ms_p50"] is None
-    assert "not told" in capsys.readouterr().out
+    assert "not reported" in capsys.readouterr().out
 
 
-def test_a_key_is_sent_to_its_server_and_never_printed_or_written(
+def test_a_key_is_sent_to_its_own_server_and_never_printed_or_written(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     file = tmp_path / "figures.json"
     with running(Fake(words_back)) as one, running(Fake(words_back)) as other:
-        measured(one.url, other.url, wanted=Wanted(file), key="sk-secret")
+        measured(one.url, other.url, files=ResultFiles(file), key="sk-secret")
     assert set(one.keys) == {"Bearer sk-secret"} and set(other.keys) == {None}
     captured = capsys.readouterr()
     assert "sk-secret" not in file.read_text() + captured.out + captured.err

@@ -1,4 +1,4 @@
-"""The command line as a person meets it: exit statuses, one-line errors, help."""
+"""The command line: exit statuses, one-line errors, help."""
 
 import os
 import socket
@@ -55,7 +55,7 @@ def test_help_imports_nothing_heavy() -> None:
 
 
 @pytest.mark.parametrize("command", ["serve", "generate"])
-def test_help_says_under_which_terms_the_model_comes(command: str) -> None:
+def test_help_states_the_license_terms_of_the_model(command: str) -> None:
     words = " ".join(transom(command, "--help").stdout.split())
     assert "ai.google.dev/gemma/terms" in words
     assert "unofficial third-party conversion of the base model" in words
@@ -104,11 +104,11 @@ def test_wrong_usage_is_status_2(words: tuple[str, ...], part: str) -> None:
         (("serve", "--host", "no.such.host.invalid"), "no.such.host.invalid"),
     ],
 )
-def test_what_cannot_work_is_status_1_and_one_line(words: tuple[str, ...], part: str) -> None:
+def test_a_configuration_that_cannot_work_is_status_1_and_one_line(words: tuple[str, ...], part: str) -> None:
     assert part in one_line(transom(*words), 1)
 
 
-def test_a_taken_port_is_said_before_the_model_is_looked_for() -> None:
+def test_a_taken_port_is_reported_before_the_model_is_looked_for() -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = str(taken.getsockname()[1])
         line = one_line(transom("serve", "--port", port, "/no/such/model.gguf"), 1)

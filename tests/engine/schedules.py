@@ -15,7 +15,7 @@ from transom.engine.batch import sampled_rows
 from transom.engine.engine import Engine
 from transom.engine.runner import ModelRunner
 from transom.kv.check import check
-from transom.models.decoder import Batch, forward, head
+from transom.models.decoder import Batch, head, hidden
 from transom.models.spec import Model
 from transom.ops.protocol import F32, Ops, SpanRows
 from transom.ops.reference import ReferenceOps
@@ -143,7 +143,8 @@ def cold_logits(
         token_rows=np.zeros(count, dtype=np.int32),
     )
     wanted = np.arange(first - 1, count, dtype=np.int32)
-    return forward(ops, model, kv, Batch(np.array(tokens, dtype=np.int32), (spans,) * len(kv), wanted))
+    batch = Batch(np.array(tokens, dtype=np.int32), (spans,) * len(kv), wanted)
+    return head(ops, model, hidden(ops, model, kv, batch))
 
 
 def assert_equal_to_cold(

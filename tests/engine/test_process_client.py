@@ -23,14 +23,13 @@ from transom import wire
 from transom.config import EngineConfig
 from transom.engine.client import EngineClient, Replies
 from transom.errors import EngineDied, TransomError
-from transom.values import FinishReason, Request, RequestId, Sampling
-from transom.wire import EndOut
+from transom.values import Ended, FinishReason, Request, RequestId, Sampling, TokenSampled
 
 COMMAND = (sys.executable, str(Path(__file__).with_name("fake_engine.py")))
 DEADLINE_SECONDS = 30
 LARGE_TOKENS = 50_000
 TOKEN_BYTES_MIN = 12
-"""Bytes of an encoded TokenOut: a float and its surroundings."""
+"""Bytes of an encoded token: a float and its surroundings."""
 
 
 def run(test: Callable[[], Awaitable[None]]) -> None:
@@ -59,16 +58,16 @@ def submit(replies: Replies, text: str, max_tokens: int = 8) -> RequestId:
     return number
 
 
-async def collect(replies: Replies, count: int) -> tuple[dict[RequestId, list[int]], dict[RequestId, EndOut]]:
+async def collect(replies: Replies, count: int) -> tuple[dict[RequestId, list[int]], dict[RequestId, Ended]]:
     """Tokens and ends by number, until `count` requests have ended."""
     tokens: dict[RequestId, list[int]] = {}
-    ends: dict[RequestId, EndOut] = {}
+    ends: dict[RequestId, Ended] = {}
     while len(ends) < count:
         for reply in await replies.take():
-            if isinstance(reply, EndOut):
-                ends[reply.id] = reply
-            else:
-                tokens.setdefault(reply.id, []).append(reply.token)
+            if isinstance(reply, Ended):
+                ends[reply.request] = reply
+            elif isinstance(reply, TokenSampled):
+                tokens.setdefault(reply.request, []).append(reply.token)
     return tokens, ends
 
 

@@ -20,8 +20,7 @@ from tests.tiny import TinyShape, vocabulary, write_tiny_gguf
 from transom.config import EngineConfig
 from transom.engine.engine import Engine
 from transom.kv import match
-from transom.kv.check import inside
-from transom.kv.eviction import reclaim
+from transom.kv.check import evict, inside
 from transom.models.load import load_model
 from transom.models.spec import Model
 from transom.ops.backend import choose_ops
@@ -146,8 +145,7 @@ class Stage:
 
     def evict_windows(self) -> None:
         cache = self.engine.cache
-        with cache.transaction():
-            reclaim(inside(cache).tree, 1, inside(cache).pools[1].idle)
+        evict(cache, 1, inside(cache).pools[1].idle)
 
     def cold(self, *more: int, until: int | None = None) -> bytes:
         tokens = [*self.prompt[:until].tolist(), *more]

@@ -52,7 +52,7 @@ class Stage:
         """Serves another prompt, which evicts windows but no full pages."""
         self.serve(other)
         full, windows = self.engine.cache.stats().components
-        assert full.reclaimed == 0 < windows.reclaimed
+        assert full.evicted == 0 < windows.evicted
 
 
 def test_a_lost_window_is_rebuilt_to_the_bit_from_full_pages_and_not_from_a_window_later(

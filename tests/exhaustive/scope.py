@@ -169,7 +169,7 @@ def state_of(driver: Driver) -> bytes:
         for space, prefix, node in order
     ]
     place = {id(node): index for index, (_, _, node) in enumerate(order)}
-    orders = [[place[id(node)] for node in listed.items()] for listed in parts.tree.orders]
+    orders = [[place[id(node)] for node in listed.items()] for listed in parts.tree.queues]
     running = sorted((_local(driver, number), number) for number in driver.jobs)
     rows = [
         (

@@ -121,5 +121,5 @@ def test_in_scope_a_repair_that_files_what_is_not_exact_is_found(monkeypatch: py
         return found._replace(exact=0) if hit.begin.is_repair else found
 
     monkeypatch.setattr(Hit, "share", wrong)
-    with pytest.raises(Wrong, match="filed what is not exact"):
+    with pytest.raises(Wrong, match="cached though it is inexact"):
         explore(*SCOPES["repair"])

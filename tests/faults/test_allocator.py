@@ -1,7 +1,7 @@
-"""Faults of allocators elsewhere, A-01 to A-11 of docs/faults.md, each played here and asserted to be right.
+"""Allocator faults of other engines, A-01 to A-11 of docs/faults.md.
 
-A slot that "maps" from full to window is, here, the same index in a request's two rows or a node's two
-arrays; a tombstone is a hole.
+Where another engine maps a full slot to a window slot, Transom has the same index in a request's two rows or
+a node's two arrays. A tombstone there is a hole here.
 """
 
 from dataclasses import replace
@@ -12,15 +12,15 @@ import pytest
 from tests.faults.play import (
     FULL,
     WINDOW,
-    everything_is_back,
+    evict_windows,
+    evicted,
     free,
     hold,
     hybrid,
     readable,
-    reclaimed,
+    require_all_available,
     row,
     squeeze,
-    take_windows,
     up_to,
     window_lengths,
 )
@@ -40,7 +40,7 @@ from transom_lab.worlds.cache_world import CacheWorld
 from transom_lab.worlds.mixes import components
 
 
-def test_a_01_pages_that_come_back_are_paired_with_nothing() -> None:
+def test_a_01_reused_full_pages_bring_no_window_pages_along() -> None:
     world = hybrid(1, 2, (16, 8), context=16)
     first = hold(world, 4, "a")
     paired = set(row(world, first, WINDOW)[:4])
@@ -59,10 +59,10 @@ def test_a_01_pages_that_come_back_are_paired_with_nothing() -> None:
     assert theirs.isdisjoint(inside(world.cache).pools[WINDOW].free_pages().tolist())
     world.audit()
     world.drop(third)
-    everything_is_back(world)
+    require_all_available(world)
 
 
-def test_a_01_pages_that_come_back_to_a_request_without_any_window_left_are_paired_with_nothing() -> None:
+def test_a_01_reused_full_pages_of_a_request_without_window_pages_bring_none_along() -> None:
     world = hybrid(1, 1, (8, 4), context=8)
     world.drop(hold(world, 4, "a"))
     second = world.admit(up_to(4), cold=True)
@@ -72,8 +72,8 @@ def test_a_01_pages_that_come_back_to_a_request_without_any_window_left_are_pair
     world.audit()
 
 
-def test_a_02_a_page_of_the_window_goes_whole_or_not_at_all_and_once() -> None:
-    """There is no call that frees some tokens of a page: a slide drops a page when all of it is out."""
+def test_a_02_a_window_page_is_freed_as_a_whole_and_once() -> None:
+    """No call frees single tokens of a page: `slide` frees a page once its last token leaves the window."""
     world = hybrid(4, 2, (8, 2), context=12)
     job = world.admit(up_to(12), cold=True)
     for end in (5, 6, 7):
@@ -95,10 +95,10 @@ def test_a_02_a_page_of_the_window_goes_whole_or_not_at_all_and_once() -> None:
 def test_a_03_a_tombstone_has_no_window_pages_to_free() -> None:
     world = hybrid(1, 4, (32, 12), context=16)
     world.serve(up_to(8))
-    take_windows(world)
+    evict_windows(world)
     assert window_lengths(world, up_to(8)) == [] and free(world)[WINDOW] == 12
     world.cache.flush()
-    assert free(world) == [32, 12], "full pages of the tombstone, and no window page"
+    assert free(world) == [32, 12], "the tombstone has full pages, and no window page"
 
 
 def test_a_03_no_page_is_lost_over_a_thousand_rounds_of_tombstones_and_recoveries() -> None:
@@ -118,12 +118,12 @@ def test_a_03_no_page_is_lost_over_a_thousand_rounds_of_tombstones_and_recoverie
             owned = component.free + component.referenced + component.unreferenced + component.private
             assert owned == component.capacity, (iteration, component)
     traffic = world.cache.stats().components[WINDOW]
-    assert traffic.holes_filled > 500 and traffic.reclaimed > 1000, traffic
-    everything_is_back(world)
+    assert traffic.holes_filled > 500 and traffic.evicted > 1000, traffic
+    require_all_available(world)
 
 
-def test_a_04_a_window_page_that_two_requests_read_comes_free_once_when_nobody_does() -> None:
-    """An alias is a counted reference; two places of the tree never name one page (`check`)."""
+def test_a_04_a_window_page_with_two_readers_is_freed_once_after_both_have_ended() -> None:
+    """Sharing is a counted reference. `check` asserts that no page is in the tree twice."""
     world = hybrid(1, 4, (40, 16), context=24)
     world.serve(up_to(8))
     first, second = world.admit(up_to(8, 50)), world.admit(up_to(8, 60))
@@ -136,18 +136,18 @@ def test_a_04_a_window_page_that_two_requests_read_comes_free_once_when_nobody_d
     squeeze(world, world.cache.available.alone()[WINDOW])
     pages = inside(world.cache).pools[WINDOW].free_pages().tolist()
     assert [pages.count(page) for page in shared] == [1, 1, 1]
-    everything_is_back(world)
+    require_all_available(world)
 
 
 @pytest.mark.parametrize("page_size", [1, 4])
-def test_a_05_what_is_given_twice_is_refused_alone_and_within_one_transaction(page_size: int) -> None:
+def test_a_05_a_double_free_is_refused_alone_and_inside_a_transaction(page_size: int) -> None:
     world = hybrid(page_size, 4, (16, 16), context=16)
     job = hold(world, 3 * page_size)
     before = world.snapshot()
     with pytest.raises(AssertionError), world.cache.transaction():
         world.cache.drop(job.holding)
         world.cache.drop(job.holding)
-    assert world.snapshot() == before, "both of the group are undone"
+    assert world.snapshot() == before, "both drops are rolled back"
     world.drop(job)
     before = world.snapshot()
     with pytest.raises(AssertionError):
@@ -159,8 +159,8 @@ def test_a_05_what_is_given_twice_is_refused_alone_and_within_one_transaction(pa
         assert len(taken) == len(set(taken)) == 8
 
 
-def test_a_06_a_page_that_two_released_parts_meet_in_goes_back_once() -> None:
-    """Pages of 4, 10 tokens computed, windows dropped up to inside the second page; then an abort."""
+def test_a_06_a_page_shared_by_two_freed_ranges_is_freed_once() -> None:
+    """Pages of 4, 10 tokens computed, a window that ends inside the second page; then an abort."""
     world = hybrid(4, 3, (8, 6), context=24)
     before = free(world)
     job = world.admit(up_to(20), cold=True)
@@ -173,7 +173,7 @@ def test_a_06_a_page_that_two_released_parts_meet_in_goes_back_once() -> None:
     world.audit()
 
 
-def test_a_06_an_abort_amid_the_prompt_gives_all_back_and_the_next_request_is_cold() -> None:
+def test_a_06_an_abort_during_prefill_frees_every_page_and_the_next_request_is_cold() -> None:
     world = SchedulerWorld(page=4, windows=(3,), pages=(8, 6), chunk=10, context=24)
     request = world.submit(up_to(20), 2)
     world.step()
@@ -186,13 +186,13 @@ def test_a_06_an_abort_amid_the_prompt_gives_all_back_and_the_next_request_is_co
     world.finish()
 
 
-def test_a_07_pages_of_all_components_are_taken_or_none() -> None:
+def test_a_07_pages_of_all_components_are_allocated_or_none() -> None:
     world = hybrid(1, 4, (12, 6), context=12)
     hold(world, 4)
     job = world.admit(up_to(4), cold=True)
     before, tables = free(world), [table.copy() for table in world.cache.page_tables]
     assert before == [8, 2]
-    with pytest.raises(NoSpace, match="window: 4 pages needed, 2 to be had"):
+    with pytest.raises(NoSpace, match="window: 4 pages needed, 2 available"):
         world.cache.extend(job.holding, 4)
     assert free(world) == before and job.holding.allocated == 0
     assert all(
@@ -202,19 +202,19 @@ def test_a_07_pages_of_all_components_are_taken_or_none() -> None:
     world.audit()
 
 
-def test_a_07_a_request_that_finds_one_pool_short_waits_whole_and_a_small_one_is_served() -> None:
+def test_a_07_a_request_that_one_pool_cannot_hold_waits_unstarted_and_a_small_one_is_served() -> None:
     world = SchedulerWorld(page=1, windows=(4,), pages=(12, 8), chunk=16, context=12, rows=4)
     running = world.submit([30 + n for n in range(6)], 4)
     world.step()
     large, small = world.submit(up_to(10), 2), world.submit([9], 1)
     while small not in world.ends:
         world.step()
-        assert world.spans(large) == [], "nothing of it is begun"
+        assert world.spans(large) == [], "not started"
     assert running not in world.ends
     world.finish()
 
 
-def test_a_08_short_windows_are_taken_from_inner_nodes_and_no_full_page_goes() -> None:
+def test_a_08_window_pages_are_evicted_from_inner_nodes_and_no_full_page_is() -> None:
     world = hybrid(1, 4, (56, 16), context=16)
     world.serve(up_to(12))
     for last in (50, 60):
@@ -223,7 +223,7 @@ def test_a_08_short_windows_are_taken_from_inner_nodes_and_no_full_page_goes() -
     inner = {length for length in window_lengths(world, up_to(12)) if length <= 12}
     assert len(inner) == 12
     job = hold(world, 8)
-    assert reclaimed(world) == [0, 8]
+    assert evicted(world) == [0, 8]
     assert len(window_lengths(world, up_to(12))) < 12
     assert {prefix for _, prefix in world.resident()[FULL]} >= {tuple(up_to(n)) for n in range(1, 13)}
     world.drop(job)
@@ -231,7 +231,7 @@ def test_a_08_short_windows_are_taken_from_inner_nodes_and_no_full_page_goes() -
 
 
 def test_a_09_a_window_pool_too_small_for_one_request_is_refused_with_the_minimum() -> None:
-    """4,096 tokens in pages of 256, a window of 128: a tenth is one page, and one request holds two."""
+    """4,096 tokens in pages of 256, a window of 128: a tenth is one page, and a request needs two."""
 
     def cache(pages: int) -> HybridCache:
         return HybridCache(CacheLayout((Full(), Window(128)), (16, pages), 256, 4, 4096))
@@ -244,7 +244,7 @@ def test_a_09_a_window_pool_too_small_for_one_request_is_refused_with_the_minimu
 
 
 def test_a_09_the_engine_serves_what_the_window_pool_can_hold_or_refuses_to_start(tmp_path: Path) -> None:
-    """The same share: requests of up to a page run in its one page, and longer ones are not let in."""
+    """With this share the engine limits the context to its one window page; a smaller one is refused."""
     spec = load_model(read_gguf(write_tiny_gguf(tmp_path / "tiny.gguf", shape=TinyShape(window=128)))).spec
     config = EngineConfig(page_size=256, max_total_tokens=4096, swa_full_tokens_ratio=0.1)
     layout = size_pools(spec, config).layout
@@ -258,8 +258,8 @@ def test_a_09_the_engine_serves_what_the_window_pool_can_hold_or_refuses_to_star
 
 
 @pytest.mark.parametrize("steps", [[2, *[1] * 6], [3, 3], [9, 1]])
-def test_a_10_what_can_be_read_is_the_window_and_no_more_is_kept(steps: list[int]) -> None:
-    """Window 4, pages of 1: a token reads itself and the three before it, whatever was appended how."""
+def test_a_10_exactly_the_window_is_readable_and_kept(steps: list[int]) -> None:
+    """Window 4, pages of 1: a token reads itself and the three before it, however the prompt is cut."""
     world = hybrid(1, 4, (32, 16), context=32)
     job = world.admit(up_to(sum(steps)), cold=True)
     for chunk in steps:
@@ -288,7 +288,7 @@ def test_a_11_a_request_keeps_its_row_from_its_first_chunk_to_its_end() -> None:
     }
     assert all(len(of_one) == 1 for of_one in rows.values()), rows
     assert rows[first].isdisjoint(rows[second])
-    assert sum(end - start for start, end in world.spans(first)) == 25, "nothing was computed twice"
+    assert sum(end - start for start, end in world.spans(first)) == 25, "no token is computed twice"
 
 
 def test_a_11_the_last_chunk_of_a_request_alone_needs_no_other_row() -> None:
@@ -301,7 +301,7 @@ def test_a_11_the_last_chunk_of_a_request_alone_needs_no_other_row() -> None:
     world.finish()
 
 
-def test_a_11_a_request_that_gets_no_row_leaves_everything_as_it_was() -> None:
+def test_a_11_a_request_that_is_refused_a_row_changes_nothing() -> None:
     world = CacheWorld(CacheLayout(components("FW", 4), (16, 16), 4, rows=1, context=16))
     world.serve(up_to(8))
     world.admit(up_to(8, 50))

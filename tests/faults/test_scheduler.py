@@ -1,4 +1,4 @@
-"""Faults of schedulers elsewhere, S-01 to S-19 of docs/faults.md, played here and asserted to be right."""
+"""Scheduler faults of other engines, S-01 to S-19 of docs/faults.md."""
 
 from itertools import pairwise
 
@@ -25,7 +25,7 @@ def prompt(length: int, seed: int = 0) -> list[int]:
 
 
 def launch(world: World) -> Step:
-    """A step that is being computed."""
+    """Plans and commits a step, and leaves it in flight."""
     outcome = world.scheduler.commit(world.scheduler.plan())
     assert isinstance(outcome, Step)
     return outcome
@@ -52,8 +52,8 @@ def test_s_01_ten_deferrals_change_nothing(caching: PrefixCaching) -> None:
     world.finish()
 
 
-def test_s_02_no_step_is_empty_and_no_span_is() -> None:
-    """The types say it; here under pressure that leaves a lone request with one page at a time."""
+def test_s_02_no_step_and_no_span_is_empty() -> None:
+    """The types ensure it; here under pressure that leaves a lone request one page at a time."""
     world = World(page=1, windows=(4,), chunk=16, context=32)
     for seed in range(4):
         world.submit(prompt(20, seed), 8)
@@ -70,24 +70,24 @@ def test_s_02_a_step_without_spans_and_a_span_without_tokens_cannot_be_built() -
         Span(3, 3)
 
 
-def test_s_03_a_chunk_without_room_is_parked_and_goes_on_when_a_runner_ends() -> None:
-    """Of 32 pages none is left when it needs more, amid its prompt: it waits, or comes back to a hit."""
+def test_s_03_a_chunk_without_pages_waits_until_a_running_request_ends() -> None:
+    """All 32 pages are in use when the next chunk is due: the request waits, or resumes from a hit."""
     world = World(page=1, windows=(), pages=(32,), chunk=4, context=32, rows=2)
-    runner = world.submit(prompt(8), 20, priority=1)
-    parked = world.submit(prompt(19, 1), 2)
+    first = world.submit(prompt(8), 20, priority=1)
+    second = world.submit(prompt(19, 1), 2)
     waited = 0
-    while runner not in world.ends:
+    while first not in world.ends:
         world.step()
-        at = computed(world, parked) if world.spans(parked) else 0
-        waited += at < 19 and parked not in world.last_step() and world.cache.stats().rows_used == 2
+        at = computed(world, second) if world.spans(second) else 0
+        waited += at < 19 and second not in world.last_step() and world.cache.stats().rows_used == 2
     world.finish()
     assert waited or world.scheduler.stats().retractions
     assert world.scheduler.stats().failed_steps == 0
-    assert all(start <= end for (_, end), (start, _) in pairwise(world.spans(parked)))
+    assert all(start <= end for (_, end), (start, _) in pairwise(world.spans(second)))
 
 
 def test_s_04_the_last_request_always_gets_its_page() -> None:
-    """A context that does not fit alone is refused before anything runs; one that does never starves."""
+    """A context that does not fit alone is refused at start. One that fits never starves."""
     layout = CacheLayout((Full(), Window(4)), pages=(8, 2), page_size=4, rows=2, context=64)
     cache = HybridCache(layout)
     with pytest.raises(
@@ -101,7 +101,7 @@ def test_s_04_the_last_request_always_gets_its_page() -> None:
     world.finish()
 
 
-def test_s_05_a_prompt_that_can_never_fit_is_refused_with_the_numbers_and_blocks_nobody() -> None:
+def test_s_05_a_prompt_that_can_never_fit_is_refused_with_numbers_and_blocks_no_other() -> None:
     world = World(page=4, windows=(4,), context=32)
     too_long, fine = world.submit(prompt(40)), world.submit(prompt(4))
     rejected = world.step().rejected
@@ -164,7 +164,7 @@ def test_s_08_an_abort_between_chunks_ends_the_request_once_and_leaves_nothing(
 
 
 @pytest.mark.parametrize("steps_before", [0, 1, 2])
-def test_s_08_an_abort_of_all_while_a_chunk_is_computed_revives_nobody(steps_before: int) -> None:
+def test_s_08_no_request_survives_an_abort_of_all_while_a_chunk_is_computed(steps_before: int) -> None:
     world = World(page=4, windows=(4,), chunk=8)
     request, other = world.submit(prompt(24), 6), world.submit(prompt(20, 1), 6)
     world.step()
@@ -180,7 +180,7 @@ def test_s_08_an_abort_of_all_while_a_chunk_is_computed_revives_nobody(steps_bef
     assert {end.reason for end in world.ends.values()} == {FinishReason.ABORT}
 
 
-def test_s_09_an_abort_while_the_last_chunk_is_computed_shows_no_token() -> None:
+def test_s_09_an_abort_while_the_last_chunk_is_computed_streams_no_token() -> None:
     world = World(page=4, windows=(4,), pages=(64, 64), chunk=8)
     request = world.submit(prompt(16), 6)
     world.step()
@@ -193,7 +193,7 @@ def test_s_09_an_abort_while_the_last_chunk_is_computed_shows_no_token() -> None
     world.finish()
 
 
-def test_s_09_an_abort_of_what_has_ended_or_never_was_is_ignored() -> None:
+def test_s_09_an_abort_of_an_ended_or_unknown_request_is_ignored() -> None:
     world = World()
     request = world.submit(prompt(4), 1)
     world.drain()
@@ -202,10 +202,10 @@ def test_s_09_an_abort_of_what_has_ended_or_never_was_is_ignored() -> None:
     world.finish()
 
 
-def test_s_10_a_stream_goes_on_after_a_retraction_with_the_next_token() -> None:
-    """World holds each log-probability against its token, and the text against the cold one.
+def test_s_10_a_stream_continues_after_a_retraction_with_the_next_token() -> None:
+    """`World.record` checks each token and its log-probability.
 
-    Before the result of its prefill a request cannot be retracted: a plan is made when nothing is in flight.
+    A request cannot be retracted before the result of its prefill: no plan is made while a step is in flight.
     """
     world = World(page=4, windows=(4,), pages=(64, 64), chunk=16)
     request = world.submit(prompt(10), 12)
@@ -256,18 +256,18 @@ def test_s_13_every_span_starts_where_the_last_one_ended() -> None:
             assert start <= end
 
 
-def test_s_13_what_is_left_to_compute_is_known_only_after_the_match() -> None:
+def test_s_13_the_rest_of_a_prompt_is_planned_after_the_match() -> None:
     world = World(page=4, windows=(4,), pages=(16, 16), chunk=16)
     request = world.submit(prompt(8), 9)
     while len(world.texts[request]) < 3:
         world.step()
     world.retract_all()
     world.step()
-    assert world.spans(request)[-1] == (8, 11), "found 8 of 11 again, and computes to the last"
+    assert world.spans(request)[-1] == (8, 11), "8 of 11 tokens hit, the rest is computed"
     world.finish()
 
 
-def test_s_14_two_long_requests_do_not_throw_each_other_out() -> None:
+def test_s_14_two_long_requests_do_not_retract_each_other_in_turn() -> None:
     world = World(page=1, windows=(), pages=(48,), chunk=16, context=48)
     requests = [world.submit(prompt(16, seed), 30) for seed in range(2)]
     world.finish()
@@ -316,7 +316,7 @@ def test_s_17_lengths_at_the_limit(page: int) -> None:
     world.require_empty()
 
 
-def test_s_18_chunks_find_back_to_page_boundaries() -> None:
+def test_s_18_chunks_return_to_page_boundaries() -> None:
     world = World(page=4, windows=(4,), pages=(64, 64), chunk=10)
     world.submit(prompt(4, 1), 3)
     world.step()
@@ -327,8 +327,8 @@ def test_s_18_chunks_find_back_to_page_boundaries() -> None:
     assert all(end % 4 == 0 for end in ends[:-1])
 
 
-def test_s_19_what_a_query_reads_is_there_until_its_step_has_landed() -> None:
-    """Position 158 reads keys from 31 on, so page 0 stays while it is computed, whatever has been planned."""
+def test_s_19_a_window_page_is_kept_until_the_step_that_reads_it_has_ended() -> None:
+    """Position 158 reads keys from 31 on, so page 0 is kept while it is computed."""
     world = World(page=32, windows=(128,), pages=(8, 8), chunk=256, context=256)
     request = world.submit(prompt(150), 60)
     world.step()
@@ -343,12 +343,12 @@ def test_s_19_what_a_query_reads_is_there_until_its_step_has_landed() -> None:
         for event in world.scheduler.apply(step, result):
             world.record(event)
         gone = int(world.cache.page_tables[1][step.work.spans[0].row][0] == 0)
-        assert gone == (at + 1 >= 160), "by the settled count: 160 tokens reach back to 33"
+        assert gone == (at + 1 >= 160), "counted after the step: 160 tokens read back to 33"
     world.finish()
     assert world.ends[request].usage.completion_tokens == 60
 
 
-def test_s_19_the_line_of_the_window_is_drawn_from_where_the_chunk_in_flight_begins() -> None:
+def test_s_19_the_window_is_cut_from_the_start_of_the_chunk_in_flight() -> None:
     world = World(page=32, windows=(128,), pages=(200, 200), chunk=4096, context=5700)
     world.submit(prompt(5632), 1)
     world.step()

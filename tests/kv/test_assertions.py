@@ -1,4 +1,4 @@
-"""The core asserts what it relies on."""
+"""The cache asserts its assumptions."""
 
 import ast
 from pathlib import Path
@@ -8,7 +8,7 @@ import transom.kv
 FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 
 
-def test_every_other_function_of_the_core_asserts_something_on_average() -> None:
+def test_the_cache_has_one_assertion_for_every_two_functions() -> None:
     files = sorted(Path(transom.kv.__file__).parent.glob("*.py"))
     nodes = [node for file in files for node in ast.walk(ast.parse(file.read_text(encoding="utf-8")))]
     functions = sum(isinstance(node, FUNCTIONS) for node in nodes)

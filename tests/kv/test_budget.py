@@ -1,9 +1,10 @@
-"""One budget of bytes for all pools: nobody guesses a ratio, and nothing passes it."""
+"""One budget of bytes for all pools: no fixed ratio between pools, and never exceeded."""
 
 import pytest
 from tests.kv.world import World
 
 from transom.errors import ConfigError, NoSpace
+from transom.kv.budget import Capacity
 from transom.kv.cache import CacheLayout, HybridCache
 from transom.kv.check import inside
 from transom.kv.component_specs import Full, Window
@@ -22,7 +23,7 @@ def up_to(end: int, *more: int) -> list[int]:
 
 
 def test_bytes_that_windows_do_not_need_serve_full_attention() -> None:
-    """850 bytes: of a fixed half for each, full attention would have 42 pages; here it has what there is."""
+    """850 bytes. With a fixed half for each pool, full attention would have 42 pages; here it has more."""
     world = shared(850)
     for _ in range(2):
         world.serve(up_to(60), chunk=4)
@@ -31,7 +32,7 @@ def test_bytes_that_windows_do_not_need_serve_full_attention() -> None:
     assert world.offer(up_to(60, 99))[1].begin.start == 60
 
 
-def test_more_than_the_bytes_is_no_space_and_changes_nothing() -> None:
+def test_more_pages_than_the_budget_raise_no_space_and_change_nothing() -> None:
     world = shared(800)
     job = world.admit(up_to(60))
     world.compute(job, 20)
@@ -43,7 +44,7 @@ def test_more_than_the_bytes_is_no_space_and_changes_nothing() -> None:
     world.audit()
 
 
-def test_touched_bytes_are_discarded_only_when_they_would_pass_the_budget() -> None:
+def test_touched_bytes_are_discarded_only_when_they_would_exceed_the_budget() -> None:
     world = shared(400)
     job = world.admit(up_to(9))
     world.compute(job, 9)
@@ -65,21 +66,21 @@ def test_touched_bytes_are_discarded_only_when_they_would_pass_the_budget() -> N
     assert world.cache.pending_discards() == ()
 
 
-def test_a_page_taken_again_is_not_discarded() -> None:
+def test_a_page_allocated_again_is_not_discarded() -> None:
     world = shared(400)
     pool, budget = inside(world.cache).pools[1], inside(world.cache).budget
     with world.cache.transaction():
-        pages = pool.take(8, 1)
-        pool.give(pages, 1)
-        gone = pool.discard(2)
-        budget._discarded = (Discard(1, tuple(gone.tolist())),)
-        assert budget.discards() == (Discard(1, tuple(gone.tolist())),)
-        pool.take(7, 1)
+        pages = pool.allocate(8, 1)
+        pool.free_private(pages, 1)
+        discarded = pool.discard(2)
+        budget._discarded = (Discard(1, tuple(discarded.tolist())),)
+        assert budget.discards() == (Discard(1, tuple(discarded.tolist())),)
+        pool.allocate(7, 1)
     (left,) = budget.discards()
     assert len(left.pages) == 1
 
 
-def test_a_budget_too_small_for_one_request_is_refused_with_the_least_that_works() -> None:
+def test_a_budget_too_small_for_one_request_is_refused_with_the_minimum() -> None:
     sizes = (10, 30)
     layout = CacheLayout((Full(), Window(4)), address_space(39, sizes), 1, 2, 64, budget=39, page_bytes=sizes)
     with pytest.raises(ConfigError, match="39 bytes cannot hold one request; at least 80 are needed"):
@@ -88,8 +89,8 @@ def test_a_budget_too_small_for_one_request_is_refused_with_the_least_that_works
 
 @pytest.mark.parametrize("budget", [80, 150, 400, 701])
 @pytest.mark.parametrize("page_size", [1, 3, 4])
-def test_the_longest_request_alone_is_the_last_that_fits(budget: int, page_size: int) -> None:
-    """Played through, token by token: what is said to fit runs, and one token more does not."""
+def test_the_longest_request_alone_fits_and_one_token_more_does_not(budget: int, page_size: int) -> None:
+    """Runs the request token by token: the stated length fits, and one token more does not."""
     sizes = (10, 30)
     world = shared(budget, page_size=page_size)
     longest = world.cache.longest_alone(1)
@@ -106,7 +107,7 @@ def test_the_longest_request_alone_is_the_last_that_fits(budget: int, page_size:
     assert with_room == longest == longest_alone(world.cache.layout, 1), sizes
 
 
-def test_of_two_pools_the_one_whose_pages_are_worth_less_gives() -> None:
+def test_the_pool_with_the_less_valuable_pages_evicts() -> None:
     """Middle windows of one prompt go before anything of another's."""
     world = shared(1250)
     world.serve(up_to(20), chunk=1)
@@ -114,3 +115,17 @@ def test_of_two_pools_the_one_whose_pages_are_worth_less_gives() -> None:
     world.serve(range(200, 215), chunk=4)
     assert world.offer(up_to(20, 99))[1].begin.start == 20
     world.audit()
+
+
+def test_a_span_lacks_as_many_pages_as_its_worst_component() -> None:
+    assert Capacity((2, 5), 0, (0, 0)).lacks((3, 1)) == 1
+    assert Capacity((3, 1), 0, (0, 0)).lacks((3, 1)) == 0
+    assert Capacity((9, 9), 0, (0, 0)).lacks((3, 1)) == 0
+
+
+def test_bytes_that_a_span_lacks_are_saved_by_every_component_that_grows() -> None:
+    available = Capacity((9, 9), 100, (30, 10))
+    assert [available.lacks(need) for need in ((2, 4), (3, 3), (4, 4), (4, 0))] == [0, 1, 2, 1]
+    assert available.covers((2, 4)) and not available.covers((3, 3))
+    assert available.alone() == (3, 9)
+    assert available.less((2, 2)).more((0, 1)) == Capacity((7, 8), 30, (30, 10))

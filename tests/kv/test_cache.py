@@ -1,4 +1,4 @@
-"""The memory core by example: hits, publication, reclaim, copies, epochs."""
+"""The cache by example: hits, publication, eviction, copies, epochs."""
 
 import numpy as np
 import pytest
@@ -6,9 +6,8 @@ from tests.kv.world import World, components, same
 
 from transom.errors import NoSpace
 from transom.kv.cache import PrefixCaching
-from transom.kv.check import check, inside
+from transom.kv.check import check, evict, inside
 from transom.kv.component_specs import Full, Window
-from transom.kv.eviction import reclaim
 from transom.kv.page_rules import RangePages
 from transom.values import RequestId
 
@@ -84,7 +83,7 @@ def test_a_sibling_that_shares_less_serves_when_the_one_that_shares_more_has_a_h
     assert start(world, [1, 2, 3, 4, 5, 6]) == 3
 
 
-def test_of_many_siblings_the_longest_shared_part_is_found() -> None:
+def test_a_hit_finds_the_longest_common_part_among_many_siblings() -> None:
     world = hybrid(page_size=4, window=4, pages=(200, 200))
     random = np.random.default_rng(3)
     for _ in range(60):
@@ -100,7 +99,7 @@ def test_a_key_shorter_than_a_page_leaves_nothing_behind() -> None:
     assert inside(world.cache).pools[0].free == 64
 
 
-def test_salts_never_meet() -> None:
+def test_salts_share_no_pages() -> None:
     world = hybrid(page_size=4, window=4)
     world.serve(up_to(12), "a")
     assert (start(world, up_to(12), "a"), start(world, up_to(12), "b"), start(world, up_to(12))) == (11, 0, 0)
@@ -143,7 +142,7 @@ def test_a_page_longer_than_the_window_keeps_its_last_page_when_published() -> N
     assert start(world, up_to(20)) == 16
 
 
-def test_two_requests_that_computed_the_same_share_one_copy_after_publishing() -> None:
+def test_two_requests_that_computed_the_same_pages_share_one_copy_after_publishing() -> None:
     world = hybrid(page_size=4, window=16)
     first, second = world.admit(up_to(9)), world.admit(up_to(9))
     for job in (first, second):
@@ -161,8 +160,7 @@ def test_a_page_begun_in_its_middle_without_a_copy_is_never_published() -> None:
     """Window 1 needs no key to begin, so it begins on a hole; the page lacks its first tokens."""
     world = hybrid(page_size=4, window=1)
     world.serve(up_to(8))
-    with world.cache.transaction():
-        reclaim(inside(world.cache).tree, 1, inside(world.cache).pools[1].idle)
+    evict(world.cache, 1, inside(world.cache).pools[1].idle)
     assert world.serve([*up_to(6), 60, 61, 62, 63, 64, 65]) == 6
     resident = {prefix for _, prefix in world.resident()[1]}
     assert (*up_to(6), 60, 61) not in resident and (*up_to(6), *range(60, 66)) in resident
@@ -174,15 +172,14 @@ def test_a_resumed_request_begins_at_the_boundary_it_published() -> None:
     world.compute(job, 19)
     world.settle(job)
     world.drop(job)
-    with world.cache.transaction():
-        reclaim(inside(world.cache).tree, 1, inside(world.cache).pools[1].idle - 2)
+    evict(world.cache, 1, inside(world.cache).pools[1].idle - 2)
     assert start(world, up_to(30)) == 16
 
 
 # ---------------------------------------------------------------- pressure
 
 
-def test_a_hit_is_referenced_before_pages_are_taken() -> None:
+def test_a_hit_is_referenced_before_pages_are_allocated() -> None:
     """16 pages: 8 cached, 4 free, 4 elsewhere; a request over the 8 with 8 more to compute does not fit."""
     world = World((Full(),), (16,), 1, context=64)
     world.serve(up_to(8))
@@ -202,62 +199,58 @@ def test_window_pressure_leaves_full_pages_alone() -> None:
     for last in (70, 71):
         world.serve(up_to(7, last))
     world.compute(world.admit(range(90, 106), salt="x"), 16)
-    reclaimed = [component.reclaimed for component in world.cache.stats().components]
+    reclaimed = [component.evicted for component in world.cache.stats().components]
     assert reclaimed[0] == 0 < reclaimed[1]
     assert len(world.resident()[0]) == 9
 
 
-def test_full_pages_go_leaf_first_and_oldest_first() -> None:
+def test_full_pages_are_evicted_from_leaves_and_oldest_first() -> None:
     world = World((Full(),), (16,), 1, context=16)
     world.serve([1, 2, 3, 4])
     world.serve([1, 2, 7, 8])
     world.serve([1, 2, 3, 4, 5])
-    gone: list[tuple[int, ...]] = []
+    evicted: list[tuple[int, ...]] = []
     before = {prefix for _, prefix in world.resident()[0]}
     for _ in range(7):
-        with world.cache.transaction():
-            reclaim(inside(world.cache).tree, 0, 1)
+        evict(world.cache, 0, 1)
         world.audit()
         after = {prefix for _, prefix in world.resident()[0]}
-        gone += before - after
+        evicted += before - after
         before = after
-    assert gone == [(1, 2, 7, 8), (1, 2, 7), (1, 2, 3, 4, 5), (1, 2, 3, 4), (1, 2, 3), (1, 2), (1,)]
+    assert evicted == [(1, 2, 7, 8), (1, 2, 7), (1, 2, 3, 4, 5), (1, 2, 3, 4), (1, 2, 3), (1, 2), (1,)]
     assert not inside(world.cache).tree.roots
 
 
-def test_a_window_gives_its_earliest_pages_so_that_the_end_stays_a_hit() -> None:
+def test_a_window_loses_its_earliest_pages_first_so_that_its_end_stays_a_hit() -> None:
     world = hybrid(page_size=1, window=4)
     world.serve(up_to(20))
-    with world.cache.transaction():
-        reclaim(inside(world.cache).tree, 1, 17)
+    evict(world.cache, 1, 17)
     assert start(world, up_to(20, 30)) == 20
 
 
-def test_what_is_being_read_is_passed_over_once_not_at_every_reclaim() -> None:
+def test_a_node_that_rows_read_is_looked_at_once_and_not_at_every_eviction() -> None:
     world = World((Full(),), (64,), 1, context=32)
     world.serve(up_to(8))
     world.admit(up_to(8, 9))
     for first in range(100, 150, 10):
         world.serve(list(range(first, first + 8)))
-    with world.cache.transaction():
-        reclaim(inside(world.cache).tree, 0, 1)
-    assert inside(world.cache).tree.orders[0].items()[-1].key == np.arange(1, 9, dtype=np.int32).tobytes()
+    evict(world.cache, 0, 1)
+    assert inside(world.cache).tree.queues[0].items()[-1].key == np.arange(1, 9, dtype=np.int32).tobytes()
     world.audit()
 
 
-def test_an_offer_whose_hit_is_gone_is_refused_and_changes_nothing() -> None:
+def test_an_offer_is_refused_without_a_change_when_its_hit_has_been_evicted() -> None:
     world = hybrid(page_size=4, window=4)
     world.serve(up_to(12))
     namespace, offer = world.offer(up_to(12))
-    with world.cache.transaction():
-        reclaim(inside(world.cache).tree, 0, 2)
+    evict(world.cache, 0, 2)
     before = world.snapshot()
     with pytest.raises(NoSpace, match="prefix"):
         world.cache.admit(RequestId(99), namespace, np.array(up_to(12), np.int32), offer)
     same(before, world.snapshot())
 
 
-def test_an_offer_stands_when_the_tree_has_grown() -> None:
+def test_an_offer_stays_valid_when_the_tree_grows() -> None:
     world = hybrid(page_size=4, window=4)
     world.serve(up_to(8))
     namespace, offer = world.offer(up_to(16))
@@ -267,7 +260,7 @@ def test_an_offer_stands_when_the_tree_has_grown() -> None:
     check(world.cache)
 
 
-def test_an_offer_within_a_page_stands_when_more_of_the_page_is_shared_by_now() -> None:
+def test_an_offer_inside_a_page_stays_valid_when_another_page_shares_more_tokens_by_now() -> None:
     world = hybrid(page_size=4, window=4)
     world.serve(up_to(5, 90, 91, 92))
     asked = up_to(9)
@@ -279,14 +272,14 @@ def test_an_offer_within_a_page_stands_when_more_of_the_page_is_shared_by_now() 
     check(world.cache)
 
 
-def test_a_hit_is_counted_where_there_was_one() -> None:
+def test_only_hits_are_counted_as_hits() -> None:
     world = hybrid(page_size=4, window=4)
     for prompt, hits in ((up_to(8), 0), ([50, 51], 0), (up_to(8, 60), 1)):
         world.serve(prompt)
         assert (world.cache.stats().hits, world.cache.stats().hit_tokens) == (hits, 8 * hits)
 
 
-def test_no_row_is_no_space() -> None:
+def test_admission_without_a_free_row_raises_no_space() -> None:
     world = World((Full(),), (16,), 1, rows=1, context=8)
     world.admit([1, 2])
     with pytest.raises(NoSpace, match="rows"):
@@ -296,7 +289,7 @@ def test_no_row_is_no_space() -> None:
 # ---------------------------------------------------------------- epochs and no prefix cache
 
 
-def test_a_flush_hides_everything_and_takes_what_nobody_reads() -> None:
+def test_a_flush_hides_all_pages_and_frees_the_unreferenced_ones() -> None:
     world = hybrid(page_size=4, window=4)
     world.serve(up_to(12))
     job = world.admit(up_to(8, *range(40, 60)))
@@ -319,7 +312,7 @@ def test_a_flush_between_admission_and_copy_keeps_the_source_until_it_has_run() 
     assert [pool.free for pool in inside(world.cache).pools] == [64, 64]
 
 
-def test_a_request_dropped_before_its_copy_takes_the_copy_with_it() -> None:
+def test_a_request_dropped_before_its_copy_cancels_the_copy() -> None:
     world = hybrid(page_size=4, window=4)
     world.serve(up_to(12))
     world.drop(world.admit(up_to(6, 40)))
@@ -328,7 +321,7 @@ def test_a_request_dropped_before_its_copy_takes_the_copy_with_it() -> None:
     assert world.cache.available.alone() == (64, 64)
 
 
-def test_without_prefix_cache_nothing_is_found_and_pages_go_back_at_once() -> None:
+def test_without_prefix_caching_nothing_hits_and_pages_are_freed_at_once() -> None:
     world = hybrid(page_size=4, window=4, caching=PrefixCaching.OFF)
     job = world.admit(up_to(30))
     world.prefill(job, chunk=4)
@@ -338,13 +331,12 @@ def test_without_prefix_cache_nothing_is_found_and_pages_go_back_at_once() -> No
     assert [pool.free for pool in inside(world.cache).pools] == [64, 64]
 
 
-def test_a_long_run_of_holes_is_crossed_in_a_few_looks(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A prompt whose windows are all gone costs a look per node, not per page."""
+def test_matching_skips_a_long_run_of_holes_in_a_few_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A prompt without any window costs one step per node, not per page."""
     world = World(components("FW", 4), (600, 600), 1, context=520)
     world.serve(range(500))
     world.serve([*range(200), 1000])
-    with world.cache.transaction():
-        reclaim(inside(world.cache).tree, 1, inside(world.cache).pools[1].idle)
+    evict(world.cache, 1, inside(world.cache).pools[1].idle)
     looks: list[int] = []
     needed = RangePages.needed
 

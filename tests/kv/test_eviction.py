@@ -1,4 +1,4 @@
-"""Several victims at a time: what goes is what would go if each were asked alone."""
+"""Evicting from several victims at a time evicts the same pages as one by one."""
 
 from collections.abc import Callable
 
@@ -6,18 +6,18 @@ import numpy as np
 import pytest
 from tests.kv.world import World
 
-from transom.kv.check import inside
+from transom.kv.check import evict, inside
 from transom.kv.component_specs import Chunked, Full, Window
-from transom.kv.eviction import make_room, reclaim
+from transom.kv.eviction import evict_for
 from transom.kv.layout import address_space
 
 
 def prompt(number: int, length: int = 40) -> list[int]:
-    return [1000 * number + place for place in range(1, length + 1)]
+    return [1000 * number + index for index in range(1, length + 1)]
 
 
 def filled(*, budget: bool) -> World:
-    """Prompts of which windows need little: one is read, one has holes, one was found again, two part."""
+    """Prompts with many unneeded window pages. One is read, one has holes, one was hit again, two branch."""
     kinds = (Full(), Window(8), Chunked(6))
     size = (1, 1, 1) if budget else ()
     pages = address_space(900, size) if budget else (900, 900, 900)
@@ -33,12 +33,12 @@ def filled(*, budget: bool) -> World:
     return world
 
 
-def told(world: World, since: int) -> list[tuple[str, bytes]]:
+def events_of(world: World, since: int) -> list[tuple[str, bytes]]:
     return [(event.component, event.digest) for event in world.cache.events(since).events]
 
 
 def by_pages(component: int, world: World, count: int) -> None:
-    reclaim(inside(world.cache).tree, component, count)
+    evict(world.cache, component, count)
 
 
 def by_bytes(component: int, world: World, count: int) -> None:
@@ -47,27 +47,27 @@ def by_bytes(component: int, world: World, count: int) -> None:
     need[component] = (
         inside(cache).budget.available.bytes - sum(pool.idle for pool in inside(cache).pools) + count
     )
-    make_room(inside(cache).tree, inside(cache).budget, inside(cache).counters, need)
+    evict_for(inside(cache).tree, inside(cache).budget, inside(cache).counters, need)
 
 
 @pytest.mark.parametrize(
-    ("way", "component", "pages"), [(by_pages, 1, 70), (by_pages, 2, 70), (by_bytes, 1, 140)]
+    ("evict_by", "component", "pages"), [(by_pages, 1, 70), (by_pages, 2, 70), (by_bytes, 1, 140)]
 )
 @pytest.mark.parametrize("least", [1, 7, 1000])
-def test_what_nobody_needs_goes_in_the_same_order_however_much_is_asked_for(
-    way: Callable[[int, World, int], None], component: int, pages: int, least: int
+def test_unneeded_pages_are_evicted_in_the_same_order_one_by_one_and_in_batches(
+    evict_by: Callable[[int, World, int], None], component: int, pages: int, least: int
 ) -> None:
-    budget = way is by_bytes
+    budget = evict_by is by_bytes
     one, many = filled(budget=budget), filled(budget=budget)
     since = inside(one.cache).log.next
-    assert told(one, 0) == told(many, 0)
+    assert events_of(one, 0) == events_of(many, 0)
     for _ in range(pages):
         with one.cache.transaction():
-            way(component, one, 1)
+            evict_by(component, one, 1)
     left = pages
     while left:
         with many.cache.transaction():
-            way(component, many, min(least, left))
+            evict_by(component, many, min(least, left))
         left -= min(least, left)
         many.audit()
-    assert len(told(one, since)) == pages and told(one, since) == told(many, since)
+    assert len(events_of(one, since)) == pages and events_of(one, since) == events_of(many, since)

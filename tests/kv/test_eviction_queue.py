@@ -1,11 +1,11 @@
-"""Orders: who is asked for pages first, by each policy, and that undoing restores every place."""
+"""The eviction queue: the order of victims by each policy, and that a rollback restores it."""
 
 from dataclasses import dataclass, field
 
 import pytest
 
 from transom.kv.eviction_policy import CachePolicy, Candidate, Price
-from transom.kv.eviction_queue import USEFUL, Clock, EvictionQueue
+from transom.kv.eviction_queue import LOWEST_NEEDED, Clock, EvictionQueue
 from transom.kv.journal import Journal
 
 
@@ -16,37 +16,37 @@ class Thing:
 
 
 class Shelf:
-    """An order, and links by name."""
+    """A queue, and its candidates by name."""
 
     def __init__(self, policy: CachePolicy, names: str) -> None:
         self.journal = Journal()
         self.clock = Clock(self.journal)
-        self.order: EvictionQueue[Thing] = EvictionQueue(
+        self.queue: EvictionQueue[Thing] = EvictionQueue(
             policy.policy, lambda thing: thing.price, self.clock, self.journal
         )
-        self.links = {name: Candidate(Thing(name)) for name in names}
+        self.candidates = {name: Candidate(Thing(name)) for name in names}
         with self.journal.transaction():
-            for link in self.links.values():
+            for candidate in self.candidates.values():
                 self.clock.tick()
-                self.order.enter(link)
+                self.queue.add(candidate)
 
     def use(self, names: str, *, priority: int = 0) -> None:
         with self.journal.transaction():
             for name in names:
                 self.clock.tick()
-                self.order.use([self.links[name]], hit=True, priority=priority)
+                self.queue.use([self.candidates[name]], hit=True, priority=priority)
 
     def all(self) -> str:
-        return "".join(thing.name for thing in self.order.items())
+        return "".join(thing.name for thing in self.queue.items())
 
     def empty(self) -> str:
-        """The victims, one after the other."""
-        gone = ""
-        while (link := self.order.victim()) is not None:
-            gone += link.item.name
+        """The names of all victims in turn."""
+        names = ""
+        while (candidate := self.queue.victim()) is not None:
+            names += candidate.item.name
             with self.journal.transaction():
-                self.order.leave(link)
-        return gone
+                self.queue.remove(candidate)
+        return names
 
 
 @pytest.mark.parametrize(
@@ -57,142 +57,142 @@ class Shelf:
         (CachePolicy.LFU, "dcab"),
     ],
 )
-def test_each_policy_asks_in_its_order(policy: CachePolicy, expected: str) -> None:
+def test_each_policy_has_its_order(policy: CachePolicy, expected: str) -> None:
     shelf = Shelf(policy, "abc")
     shelf.use("bcba")
     shelf.use("a")
     shelf.use("cb"[::-1])
     shelf.use("cba")
     with shelf.journal.transaction():
-        shelf.links["d"] = Candidate(Thing("d"))
+        shelf.candidates["d"] = Candidate(Thing("d"))
         shelf.clock.tick()
-        shelf.order.enter(shelf.links["d"])
+        shelf.queue.add(shelf.candidates["d"])
     assert shelf.all() == expected
     assert shelf.empty() == expected
 
 
-def test_priority_asks_the_least_important_first() -> None:
+def test_priority_evicts_the_least_important_first() -> None:
     shelf = Shelf(CachePolicy.PRIORITY, "abc")
     shelf.use("a", priority=2)
     shelf.use("b", priority=1)
     assert shelf.empty() == "cba"
 
 
-def test_value_is_tokens_per_byte_and_grows_with_use_where_requests_part() -> None:
+def test_value_is_tokens_per_byte_and_grows_with_use_where_requests_branched() -> None:
     shelf = Shelf(CachePolicy.VALUE, "abcd")
-    shelf.links["a"].item.price = Price(1, 10, 20)
-    shelf.links["c"].item.price = Price(1, 10, 10, branched=True)
+    shelf.candidates["a"].item.price = Price(1, 10, 20)
+    shelf.candidates["c"].item.price = Price(1, 10, 10, branched=True)
     shelf.use("cd")
     assert shelf.empty() == "abdc"
 
 
-def test_of_equals_the_oldest_goes_unless_they_go_as_a_whole() -> None:
+def test_among_equals_the_oldest_is_evicted_and_the_newest_if_they_go_as_a_whole() -> None:
     shelf = Shelf(CachePolicy.VALUE, "abc")
     shelf.use("cab")
     assert shelf.all() == "cab"
-    for link in shelf.links.values():
-        link.item.price = Price(1, 10, 10, whole=True)
+    for candidate in shelf.candidates.values():
+        candidate.item.price = Price(1, 10, 10, whole=True)
     assert shelf.all() == "bac"
 
 
-def test_what_is_useless_goes_before_all_and_what_is_pinned_after() -> None:
+def test_unneeded_pages_are_evicted_first_and_pinned_pages_last() -> None:
     shelf = Shelf(CachePolicy.VALUE, "abc")
-    shelf.links["a"].item.price = Price(2, 1, 100)
-    shelf.links["c"].item.price = Price(0, 100, 1)
+    shelf.candidates["a"].item.price = Price(2, 1, 100)
+    shelf.candidates["c"].item.price = Price(0, 100, 1)
     with shelf.journal.transaction():
-        shelf.order.refresh(shelf.links["c"])
+        shelf.queue.requeue(shelf.candidates["c"])
     assert shelf.empty() == "cba"
 
 
-def test_value_fades_as_others_give() -> None:
-    """Used often long ago is worth less, in the end, than used once just now."""
+def test_value_ages_as_evictions_inflate_it() -> None:
+    """Many uses long ago end up below one use now."""
     shelf = Shelf(CachePolicy.VALUE, "a")
     shelf.use("a" * 7)
     with shelf.journal.transaction():
         shelf.clock.inflate(3.0)
-        shelf.links["b"] = Candidate(Thing("b"))
-        shelf.order.enter(shelf.links["b"])
+        shelf.candidates["b"] = Candidate(Thing("b"))
+        shelf.queue.add(shelf.candidates["b"])
     assert shelf.empty() == "ab"
 
 
-def test_who_is_passed_over_is_asked_again_when_references_end() -> None:
+def test_a_skipped_candidate_is_a_victim_again_when_references_end() -> None:
     shelf = Shelf(CachePolicy.LRU, "ab")
     with shelf.journal.transaction():
-        shelf.order.park(shelf.links["a"])
-    victim = shelf.order.victim()
+        shelf.queue.skip(shelf.candidates["a"])
+    victim = shelf.queue.victim()
     assert victim is not None and victim.item.name == "b"
     with shelf.journal.transaction():
-        shelf.order.unpark()
+        shelf.queue.end_skips()
     assert shelf.empty() == "ab"
 
 
 @pytest.mark.parametrize("policy", list(CachePolicy))
-def test_undoing_restores_every_place(policy: CachePolicy) -> None:
+def test_a_rollback_restores_the_order(policy: CachePolicy) -> None:
     shelf = Shelf(policy, "abcd")
     with shelf.journal.transaction():
-        shelf.order.park(shelf.links["d"])
+        shelf.queue.skip(shelf.candidates["d"])
     before = shelf.all()
     with pytest.raises(KeyError), shelf.journal.transaction():
         shelf.clock.tick()
-        shelf.order.use([shelf.links["b"]], hit=True, priority=3)
-        shelf.order.leave(shelf.links["a"])
-        shelf.order.victim()
+        shelf.queue.use([shelf.candidates["b"]], hit=True, priority=3)
+        shelf.queue.remove(shelf.candidates["a"])
+        shelf.queue.victim()
         shelf.clock.inflate(9.0)
-        shelf.order.unpark()
+        shelf.queue.end_skips()
         new = Candidate(Thing("new"))
-        shelf.order.split(new, shelf.links["c"])
-        shelf.order.enter(new)
-        shelf.order.leave(shelf.links["d"])
+        shelf.queue.split(new, shelf.candidates["c"])
+        shelf.queue.add(new)
+        shelf.queue.remove(shelf.candidates["d"])
         raise KeyError
     assert shelf.all() == before == "abcd"
     assert shelf.clock.inflation == 0
     with shelf.journal.transaction():
-        shelf.order.unpark()
+        shelf.queue.end_skips()
     assert shelf.empty() == "abcd"
 
 
-def test_nobody_left_is_nobody() -> None:
-    assert Shelf(CachePolicy.VALUE, "").order.victim() is None
+def test_an_empty_queue_has_no_victim() -> None:
+    assert Shelf(CachePolicy.VALUE, "").queue.victim() is None
 
 
 @pytest.mark.parametrize("policy", CachePolicy)
-def test_a_first_listing_that_was_undone_leaves_no_age(policy: CachePolicy) -> None:
-    """What was listed for the first time only then is as new as if it had never been."""
+def test_a_rolled_back_first_entry_leaves_no_age(policy: CachePolicy) -> None:
+    """A candidate queued again later is as new as if the first entry had never been."""
     shelf = Shelf(policy, "a")
     first, second = Candidate(Thing("b")), Candidate(Thing("c"))
     with shelf.journal.transaction() as transaction:
         savepoint = transaction.savepoint()
-        shelf.order.enter(first)
+        shelf.queue.add(first)
         transaction.rollback(savepoint)
         shelf.clock.tick()
-        shelf.order.enter(second)
+        shelf.queue.add(second)
         shelf.clock.tick()
-        shelf.order.enter(first)
-    assert second.serial < first.serial and second.last < first.last
+        shelf.queue.add(first)
+    assert second.serial < first.serial and second.last_used < first.last_used
     assert shelf.all() == shelf.empty() == "acb"
 
 
-def test_who_has_what_nobody_needs_is_known_in_turn_up_to_the_first_that_is_not_sure() -> None:
+def test_unneeded_victims_are_read_in_turn_up_to_the_first_that_may_be_outdated() -> None:
     shelf = Shelf(CachePolicy.VALUE, "abcdef")
-    for link in shelf.links.values():
-        link.item.price = link.price = Price(0, 10, 10)
+    for candidate in shelf.candidates.values():
+        candidate.item.price = candidate.price = Price(0, 10, 10)
     with shelf.journal.transaction():
         for name in "abcdef":
-            shelf.order.refresh(shelf.links[name])
-    assert shelf.order.victim() is shelf.links["a"]
+            shelf.queue.requeue(shelf.candidates[name])
+    assert shelf.queue.victim() is shelf.candidates["a"]
 
-    def useless(until: tuple[int, float, float] = USEFUL) -> str:
-        return "".join(thing.name for thing, _ in shelf.order.useless(until))
+    def unneeded(until: tuple[int, float, float] = LOWEST_NEEDED) -> str:
+        return "".join(thing.name for thing, _ in shelf.queue.unneeded(until))
 
-    assert useless() == "abcdef"
-    assert useless((0, shelf.links["c"].last, 0.0)) == "ab"
+    assert unneeded() == "abcdef"
+    assert unneeded((0, shelf.candidates["c"].last_used, 0.0)) == "ab"
     shelf.use("e")
-    assert useless() == "abcd", "e was used since: the queue has it at its old place"
-    shelf.links["d"].price = None
-    assert useless() == "abc", "nobody knows what d has"
+    assert unneeded() == "abcd", "e was used since, so its entry is outdated"
+    shelf.candidates["d"].price = None
+    assert unneeded() == "abc", "the price of d is not known"
     with shelf.journal.transaction():
-        shelf.order.park(shelf.links["b"])
-    assert useless() == "a"
+        shelf.queue.skip(shelf.candidates["b"])
+    assert unneeded() == "a"
     with shelf.journal.transaction():
-        shelf.order.bound(shelf.links["f"])
-    assert useless() == "", "f may be before all"
+        shelf.queue.invalidate(shelf.candidates["f"])
+    assert unneeded() == "", "f may come before all"

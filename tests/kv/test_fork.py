@@ -8,7 +8,7 @@ from transom.errors import NoSpace
 from transom.kv.cache import Namespace
 from transom.kv.check import check, inside
 from transom.kv.component_specs import Full, Window
-from transom.kv.events import CacheEvent, What, prefix_digest
+from transom.kv.events import CacheEvent, EventKind, prefix_digest
 from transom.kv.explain import Diverged, Evicted, Hole
 from transom.values import RequestId
 
@@ -28,7 +28,9 @@ def fork(world: World, job: Job) -> Job:
 @pytest.mark.parametrize("mix", MIXES)
 @pytest.mark.parametrize("page_size", PAGE_SIZES)
 @pytest.mark.parametrize("computed", [1, 8, 13])
-def test_a_fork_reads_the_same_and_goes_its_own_way(mix: str, page_size: int, computed: int) -> None:
+def test_a_fork_reads_the_same_tokens_and_continues_on_its_own(
+    mix: str, page_size: int, computed: int
+) -> None:
     kinds = components(mix, 4)
     world = World(kinds, (64,) * len(kinds), page_size)
     job = world.admit(up_to(20))
@@ -54,7 +56,7 @@ def test_only_the_partial_page_is_copied() -> None:
     assert [(c.component, c.tokens) for c in world.cache.pending_copies()] == [(0, 2), (1, 2)]
 
 
-def test_the_first_may_end_before_the_copies_have_run() -> None:
+def test_the_parent_may_end_before_the_copies_have_run() -> None:
     world = World(components("FWS", 4), (64, 64, 8), 4)
     job = world.admit(up_to(20))
     world.compute(job, 18)
@@ -64,7 +66,7 @@ def test_the_first_may_end_before_the_copies_have_run() -> None:
     world.finish(child)
 
 
-def test_a_fork_waits_for_no_snapshot_of_the_first() -> None:
+def test_a_fork_does_not_wait_for_a_snapshot_of_the_parent() -> None:
     """At a cut the first one's state is still to be copied for the tree; twice forked, it goes three ways."""
     world = World(components("FS", 4), (64, 8), 4)
     job = world.admit(up_to(20))
@@ -78,7 +80,7 @@ def test_a_fork_waits_for_no_snapshot_of_the_first() -> None:
         world.finish(child)
 
 
-def test_a_fork_that_finds_no_page_changes_nothing() -> None:
+def test_a_fork_without_a_free_page_changes_nothing() -> None:
     world = World((Full(),), (5,), 4, context=20)
     job = world.admit(up_to(20))
     world.compute(job, 18)
@@ -103,7 +105,7 @@ def press(world: World, rounds: int = 6) -> None:
         world.serve(range(1000 * number, 1000 * number + 25))
 
 
-def test_what_is_pinned_gives_last_until_its_time_is_over() -> None:
+def test_pinned_pages_are_evicted_last_until_the_pin_ends() -> None:
     world, namespace = pinned_world()
     assert world.cache.pin(namespace, np.array(up_to(10), np.int32), 4) == 10
     world.audit()
@@ -113,7 +115,7 @@ def test_what_is_pinned_gives_last_until_its_time_is_over() -> None:
     assert world.offer(up_to(10, 99))[1].begin.start == 0
 
 
-def test_a_pin_holds_nothing() -> None:
+def test_a_pin_holds_no_page() -> None:
     world, namespace = pinned_world()
     world.cache.pin(namespace, np.array(up_to(10), np.int32), 1000)
     assert world.cache.available.alone() == (40, 40)
@@ -135,50 +137,50 @@ def test_pins_have_a_budget() -> None:
 # ---------------------------------------------------------------- explain
 
 
-def test_it_says_where_prompts_part() -> None:
+def test_an_explanation_says_where_prompts_diverge() -> None:
     world = World((Full(), Window(4)), (64, 64), 4)
     world.serve(up_to(20))
     namespace = world.offer([1])[0]
-    told = world.cache.explain(namespace, np.array(up_to(10, 90, 91, 92), np.int32))
-    assert (told.start, told.shared, told.reasons) == (10, 10, (Diverged(10),))
+    explanation = world.cache.explain(namespace, np.array(up_to(10, 90, 91, 92), np.int32))
+    assert (explanation.start, explanation.shared, explanation.reasons) == (10, 10, (Diverged(10),))
 
 
-def test_it_says_which_window_is_gone_since_when_and_for_whom() -> None:
+def test_an_explanation_says_which_window_was_evicted_when_and_for_which_request() -> None:
     world = World((Full(), Window(4)), (200, 12), 1, context=64)
     world.serve(up_to(8))
     namespace = world.offer([1])[0]
     taker = world.next_id
     world.serve(range(100, 112))
-    told = world.cache.explain(namespace, np.array(up_to(8, 9), np.int32))
-    assert told.start == 0 and told.shared == 8 and told.lost == 8
-    (hole,) = told.reasons
+    explanation = world.cache.explain(namespace, np.array(up_to(8, 9), np.int32))
+    assert explanation.start == 0 and explanation.shared == 8 and explanation.lost == 8
+    (hole,) = explanation.reasons
     assert isinstance(hole, Hole)
     assert (hole.component, hole.start, hole.end, hole.request) == ("window", 5, 8, taker)
     assert hole.step is not None and hole.step > 0
 
 
-def test_it_says_when_full_pages_went() -> None:
+def test_an_explanation_says_when_full_pages_were_evicted() -> None:
     world = World((Full(),), (12,), 1, context=12)
     world.serve(up_to(8))
     namespace, taker = world.offer([1])[0], world.next_id
     world.serve(range(100, 110))
-    told = world.cache.explain(namespace, np.array(up_to(8, 9), np.int32))
-    (reason,) = told.reasons
+    explanation = world.cache.explain(namespace, np.array(up_to(8, 9), np.int32))
+    (reason,) = explanation.reasons
     assert isinstance(reason, Evicted)
-    assert (told.start, reason.component, reason.at, reason.request) == (2, "full", 2, taker)
+    assert (explanation.start, reason.component, reason.at, reason.request) == (2, "full", 2, taker)
 
 
 # ---------------------------------------------------------------- events
 
 
 def reduced(events: tuple[CacheEvent, ...]) -> set[tuple[str, bytes]]:
-    """What is resident, told from the stream alone."""
+    """The resident pages, computed from the events alone."""
     resident: set[tuple[str, bytes]] = set()
     for event in events:
         page = (event.component, event.digest)
-        if event.what is What.CLEARED:
+        if event.kind is EventKind.CLEARED:
             resident.clear()
-        elif event.what is What.STORED:
+        elif event.kind is EventKind.STORED:
             assert page not in resident, event
             resident.add(page)
         else:
@@ -198,10 +200,10 @@ def resident(world: World) -> set[tuple[str, bytes]]:
 
 
 @pytest.mark.parametrize("mix", MIXES)
-def test_residency_can_be_rebuilt_from_the_stream_holes_included(mix: str) -> None:
+def test_residency_can_be_rebuilt_from_the_events_holes_included(mix: str) -> None:
     kinds, random = components(mix, 4), np.random.default_rng(7)
     world = World(kinds, (30,) * len(kinds), 2, context=40)
-    told: tuple[CacheEvent, ...] = ()
+    events: tuple[CacheEvent, ...] = ()
     place = 0
     for number in range(60):
         stem = [0] * int(random.integers(0, 20))
@@ -211,12 +213,12 @@ def test_residency_can_be_rebuilt_from_the_stream_holes_included(mix: str) -> No
             world.cache.flush()
         batch = world.cache.events(place)
         assert batch.missed == 0 and [e.sequence for e in batch.events] == list(range(place, batch.next))
-        told, place = told + batch.events, batch.next
-        assert reduced(told) == resident(world)
-    assert {event.what for event in told} == set(What)
+        events, place = events + batch.events, batch.next
+        assert reduced(events) == resident(world)
+    assert {event.kind for event in events} == set(EventKind)
 
 
-def test_what_is_undone_is_not_told() -> None:
+def test_a_rollback_takes_back_its_events() -> None:
     world = World((Full(), Window(4)), (64, 64), 1)
     job = world.admit(up_to(9))
     world.compute(job, 8)

@@ -13,7 +13,7 @@ from transom.kv.journal import Journal
 from transom.values import RequestId
 
 
-def test_an_exception_undoes_the_block() -> None:
+def test_an_exception_rolls_back_the_block() -> None:
     journal, owner = Journal(), SimpleNamespace(value=1)
     with pytest.raises(KeyError), journal.transaction():
         journal.assign(owner, "value", 2)
@@ -22,7 +22,7 @@ def test_an_exception_undoes_the_block() -> None:
     assert owner.value == 1
 
 
-def test_a_savepoint_undoes_what_came_after_it_and_no_more() -> None:
+def test_a_rollback_undoes_only_changes_after_its_savepoint() -> None:
     journal, owner = Journal(), SimpleNamespace(value=1)
     with journal.transaction() as transaction:
         journal.assign(owner, "value", 2)
@@ -33,7 +33,7 @@ def test_a_savepoint_undoes_what_came_after_it_and_no_more() -> None:
     assert owner.value == 2
 
 
-def test_an_inner_block_that_fails_leaves_the_outer_one_standing() -> None:
+def test_a_failed_inner_block_leaves_the_changes_of_the_outer_one() -> None:
     journal, owner = Journal(), SimpleNamespace(value=1)
     with journal.transaction():
         journal.assign(owner, "value", 2)
@@ -44,7 +44,7 @@ def test_an_inner_block_that_fails_leaves_the_outer_one_standing() -> None:
     assert owner.value == 2
 
 
-def test_an_outer_block_that_fails_undoes_inner_ones_that_ended() -> None:
+def test_a_failed_outer_block_also_rolls_back_finished_inner_blocks() -> None:
     journal, owner = Journal(), SimpleNamespace(value=1)
     with pytest.raises(KeyError), journal.transaction():
         with journal.transaction():
@@ -60,7 +60,7 @@ def test_a_change_outside_a_transaction_is_a_bug() -> None:
 
 @pytest.mark.parametrize("mix", ["F", "W", "FW", "FWV"])
 @pytest.mark.parametrize("page_size", [1, 3, 16])
-def test_a_fault_at_any_primitive_of_any_operation_leaves_the_state_equal(page_size: int, mix: str) -> None:
+def test_a_fault_at_any_primitive_of_any_operation_changes_nothing(page_size: int, mix: str) -> None:
     machine = walk(page_size, 4, mix, seed=21, steps=40)
     world, cache = machine.world, machine.cache
     while len(world.jobs) > 1:

@@ -14,7 +14,7 @@ from transom.kv.layout import longest_alone, pages_alone
 @pytest.mark.parametrize("window", WINDOWS)
 @pytest.mark.parametrize("page_size", PAGE_SIZES)
 @pytest.mark.parametrize("chunk", [1, 5, 40])
-def test_pages_alone_is_the_most_that_a_request_is_seen_to_hold(
+def test_pages_alone_is_the_most_that_a_request_holds(
     page_size: int, window: int, mix: str, chunk: int
 ) -> None:
     """Over all places where its first chunk may end; equal to it for one of them, so not a page too many."""
@@ -38,7 +38,7 @@ def peak(world: World, tokens: int, chunk: int, first: int) -> tuple[int, ...]:
     return tuple(most)
 
 
-def test_the_longest_request_alone_is_the_last_that_fits() -> None:
+def test_the_longest_request_alone_fits_and_one_token_more_does_not() -> None:
     layout = CacheLayout((Full(), Window(4)), (10, 3), 4, 2, 100)
     cache = HybridCache(layout)
     longest = cache.longest_alone(chunk=1)
@@ -58,7 +58,7 @@ def test_a_large_chunk_fits_less_than_a_small_one() -> None:
         ((64, 100), 1, r"window: 100 pages of 1 tokens .* at least 128 are needed"),
     ],
 )
-def test_a_cache_too_small_for_one_request_is_refused_with_the_least_that_works(
+def test_a_cache_too_small_for_one_request_is_refused_with_the_minimum(
     pages: tuple[int, int], page_size: int, message: str
 ) -> None:
     if page_size == 1:
@@ -71,6 +71,6 @@ def test_a_cache_too_small_for_one_request_is_refused_with_the_least_that_works(
     ("page_size", "rows", "context", "field"),
     [(0, 2, 16, "page_size"), (4, 0, 16, "rows"), (4, 2, 0, "context")],
 )
-def test_a_layout_with_nothing_in_it_is_refused(page_size: int, rows: int, context: int, field: str) -> None:
+def test_an_empty_layout_is_refused(page_size: int, rows: int, context: int, field: str) -> None:
     with pytest.raises(ConfigError, match=field):
         HybridCache(CacheLayout((Full(),), (8,), page_size, rows, context))

@@ -1,4 +1,4 @@
-"""PrefixTree's structure: paths, splits, growth, trimming."""
+"""RadixTree's structure: paths, splits, growth, trimming."""
 
 import numpy as np
 import pytest
@@ -7,7 +7,7 @@ from tests.kv.world import World, components
 from transom.kv.check import inside
 from transom.kv.component_specs import Full
 from transom.kv.holding import Namespace
-from transom.kv.radix_tree import shared_tokens
+from transom.kv.node import shared_tokens
 
 SPACE = Namespace(0, "", None)
 
@@ -49,7 +49,7 @@ def test_a_divergence_splits_at_the_page_and_moves_no_page() -> None:
     assert node.parent is not None and node.parent.runs[0] + node.runs[0] == run
 
 
-def test_splitting_leaves_both_parts_as_old_as_the_whole() -> None:
+def test_both_parts_of_a_split_keep_the_age_of_the_node() -> None:
     world = World(components("FW", 4), (32, 32), 1, context=16)
     world.serve([1, 2, 3, 4])
     world.serve([9, 9])
@@ -58,8 +58,8 @@ def test_splitting_leaves_both_parts_as_old_as_the_whole() -> None:
         inside(world.cache).tree.split(node, 2)
     upper = node.parent
     assert upper is not None and (upper.start, node.start) == (0, 2)
-    for mine, others in zip(upper.links, node.links, strict=True):
-        assert (mine.last, mine.uses, mine.born) == (others.last, others.uses, others.born)
+    for mine, others in zip(upper.candidates, node.candidates, strict=True):
+        assert (mine.last_used, mine.uses, mine.created) == (others.last_used, others.uses, others.created)
     world.audit()
 
 
@@ -77,7 +77,7 @@ def test_a_prompt_that_ends_inside_a_node_needs_no_split() -> None:
     assert runs(world) == [(1, 2, 3, 4)]
 
 
-def test_a_path_names_its_pages_across_nodes() -> None:
+def test_a_path_reads_pages_across_nodes() -> None:
     world = World((Full(),), (16,), 1, context=16)
     world.serve([1, 2, 3, 4])
     world.serve([1, 2, 8, 9])
@@ -89,7 +89,7 @@ def test_a_path_names_its_pages_across_nodes() -> None:
     assert [path.after(pages)[1] for pages in (0, 1, 2, 3, 4)] == [0, 1, 2, 1, 2]
 
 
-def test_a_leaf_without_a_page_at_its_end_is_trimmed_and_an_empty_one_goes() -> None:
+def test_a_leaf_that_ends_with_a_hole_is_trimmed_and_an_empty_one_removed() -> None:
     world = World(components("W", 4), (16,), 1, context=16)
     world.serve([1, 2, 3, 4, 5, 6])
     (node,) = [node for _, _, node in world.nodes()]

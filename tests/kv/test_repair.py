@@ -1,4 +1,4 @@
-"""Repair: where it starts, by example and by brute force; what it stores, files and gives back."""
+"""Repair: where it starts, by example and by brute force; which pages it stores, publishes and frees."""
 
 from itertools import product
 
@@ -10,9 +10,8 @@ from tests.kv.world import World, components
 
 from transom.errors import ConfigError, NoSpace
 from transom.kv.cache import CacheLayout, HybridCache, StartPoint
-from transom.kv.check import inside
+from transom.kv.check import evict, inside
 from transom.kv.component_specs import Full, State, Window
-from transom.kv.eviction import reclaim
 from transom.kv.layout import pages_alone
 from transom.kv.match import repair_start
 from transom.values import RequestId
@@ -40,16 +39,15 @@ def hybrid(page_size: int, window: int, layers: tuple[int, ...], pages: int = 64
 
 
 def lose_windows(world: World) -> None:
-    with world.cache.transaction():
-        reclaim(inside(world.cache).tree, 1, inside(world.cache).pools[1].idle)
+    evict(world.cache, 1, inside(world.cache).pools[1].idle)
 
 
-# ---------------------------------------------------------------- where it starts
+# ---------------------------------------------------------------- starts
 
 
 @pytest.mark.parametrize(("mix", "layers"), MODELS)
 @pytest.mark.parametrize("page_size", [1, 3, 4, 16])
-def test_it_starts_as_late_as_brute_force_over_all_starts_allows(
+def test_a_repair_starts_as_late_as_brute_force_over_all_starts_allows(
     page_size: int, mix: str, layers: tuple[int, ...]
 ) -> None:
     for window, pages in product((1, 2, 4, 7), range(1, 48 // page_size)):
@@ -70,7 +68,7 @@ def test_it_starts_as_late_as_brute_force_over_all_starts_allows(
         (512, (1, 1, 1, 1, 1, 0) * 3, 7665),  # Gemma 3 270M: 15 of 512
     ],
 )
-def test_n_equal_windows_cost_n_times_one_less_than_the_window(
+def test_n_equal_windows_cost_n_times_the_window_less_one(
     window: int, layers: tuple[int, ...], distance: int
 ) -> None:
     layout = CacheLayout((Full(), Window(window)), (2048, 2048), 16, 1, 32_768, layers=layers)
@@ -84,10 +82,10 @@ def test_a_start_near_the_beginning_is_the_beginning() -> None:
     assert [repair_start(layout.rules(), (1, 1, 0), until) for until in (0, 4, 8, 12)] == [0, 0, 1, 5]
 
 
-# ---------------------------------------------------------------- what is offered
+# ---------------------------------------------------------------- offers
 
 
-def test_where_no_window_is_left_a_repair_is_offered_before_cold() -> None:
+def test_without_any_window_a_repair_is_offered_before_a_cold_start() -> None:
     world = hybrid(page_size=4, window=4, layers=(1, 0, 1))
     world.serve(up_to(24))
     lose_windows(world)
@@ -105,7 +103,7 @@ def test_where_no_window_is_left_a_repair_is_offered_before_cold() -> None:
     ]
 
 
-def test_an_island_that_leaves_less_to_compute_comes_before_a_repair() -> None:
+def test_a_hit_that_leaves_less_to_compute_is_offered_before_a_repair() -> None:
     """Windows of [12, 16) are left: begin at 16, not at 14, though full pages reach 24."""
     world = hybrid(page_size=4, window=4, layers=(1, 1, 1, 0))
     world.serve(up_to(24))
@@ -118,10 +116,10 @@ def test_an_island_that_leaves_less_to_compute_comes_before_a_repair() -> None:
 
 
 @pytest.mark.parametrize(("mix", "layers"), [("F", ()), ("FW", (1, 0, 1))])
-def test_who_wants_scores_of_a_prompt_computes_the_token_that_the_first_comes_from(
+def test_no_offer_starts_after_latest_so_that_prompt_logprobs_can_be_computed(
     mix: str, layers: tuple[int, ...]
 ) -> None:
-    """Whatever is cached beyond it; with full attention alone it is the first token computed."""
+    """However much is cached. With full attention alone, the start is exactly `latest`."""
     world = World(components(mix, 4), (64,) * len(mix), 4, layers=layers)
     world.serve(up_to(24))
     namespace, tokens = world.cache.namespace(RequestId(99), ""), np.array(up_to(24, 50), np.int32)
@@ -134,8 +132,7 @@ def test_who_wants_scores_of_a_prompt_computes_the_token_that_the_first_comes_fr
 def test_without_layers_no_repair_is_offered() -> None:
     world = World(components("FW", 4), (64, 64), 4)
     world.serve(up_to(24))
-    with world.cache.transaction():
-        reclaim(inside(world.cache).tree, 1, inside(world.cache).pools[1].idle)
+    evict(world.cache, 1, inside(world.cache).pools[1].idle)
     assert world.offer(up_to(24, 50))[1].begin == StartPoint(0, 24, 0)
 
 
@@ -144,7 +141,7 @@ def test_layers_name_every_component() -> None:
         HybridCache(CacheLayout((Full(), Window(4)), (64, 64), 4, 4, 64, layers=(0, 0)))
 
 
-# ---------------------------------------------------------------- what it does
+# ---------------------------------------------------------------- running repairs
 
 
 @pytest.mark.parametrize("chunk", [1, 3, 4, 7, 100])
@@ -168,7 +165,7 @@ def test_a_repair_rebuilds_the_boundary_stores_no_full_page_twice_and_the_next_r
     assert world.cache.stats().repairs == 1
 
 
-def test_mid_repair_nothing_is_filed_and_inexact_pages_go_back() -> None:
+def test_nothing_is_published_during_a_repair_and_inexact_pages_are_freed() -> None:
     world = hybrid(page_size=4, window=7, layers=(1, 0, 1, 1))
     world.serve(up_to(40))
     lose_windows(world)
@@ -206,13 +203,13 @@ def test_full_pages_beyond_an_island_are_read_and_not_stored_again() -> None:
     world.settle(job)
     world.audit()
     assert inside(world.cache).pools[0].free == full_free
-    assert 20 in {len(prefix) for _, prefix in world.resident()[1]}, "what is exact is filed at once"
+    assert 20 in {len(prefix) for _, prefix in world.resident()[1]}, "exact pages are published at once"
     world.finish(job)
     assert inside(world.cache).pools[0].free == full_free
 
 
 @pytest.mark.parametrize("computed", [22, 36, 40, 41])
-def test_a_fork_of_a_repair_goes_on_as_one(computed: int) -> None:
+def test_a_fork_of_a_repair_is_a_repair(computed: int) -> None:
     world = hybrid(page_size=4, window=7, layers=(1, 0, 1, 1))
     world.serve(up_to(40))
     lose_windows(world)
@@ -227,7 +224,7 @@ def test_a_fork_of_a_repair_goes_on_as_one(computed: int) -> None:
     assert world.offer(up_to(40, 60))[1].begin == StartPoint(40, 40, 40)
 
 
-def test_an_explanation_says_where_a_repair_would_begin() -> None:
+def test_an_explanation_says_where_a_repair_would_start() -> None:
     world = hybrid(page_size=4, window=7, layers=(1, 0, 1, 1))
     world.serve(up_to(40))
     lose_windows(world)
@@ -236,43 +233,42 @@ def test_an_explanation_says_where_a_repair_would_begin() -> None:
     assert (why.start, why.lost, why.repair) == (0, 40, 20)
 
 
-def test_where_a_state_is_kept_no_repair_is_offered() -> None:
-    """A state is not rebuilt from any run of tokens; full pages are read all the same."""
+def test_with_a_state_no_repair_is_offered() -> None:
+    """No run of tokens rebuilds a state. Full pages are hit all the same."""
     world = World((Full(), Window(4), State(4)), (64, 64, 8), 4, layers=(1, 0, 2))
     world.serve(up_to(24))
     with world.cache.transaction():
         for component in (1, 2):
-            reclaim(inside(world.cache).tree, component, inside(world.cache).pools[component].idle)
+            evict(world.cache, component, inside(world.cache).pools[component].idle)
     assert world.offer(up_to(24, 50))[1].begin == StartPoint(0, 24, 0)
 
 
-def test_growth_foretold_of_an_offer_is_what_its_holding_grows_by() -> None:
+def test_the_growth_of_an_offer_is_the_growth_of_its_holding() -> None:
     world = hybrid(page_size=4, window=7, layers=(1, 0, 1, 1))
     world.serve(up_to(40))
     lose_windows(world)
     tokens = np.array(up_to(40, *range(50, 60)), np.int32)
     namespace = world.cache.namespace(RequestId(99), "")
     for offer in world.cache.offers(namespace, tokens):
-        foretold = [world.cache.growth(offer.begin, end) for end in range(51)]
+        expected = [world.cache.growth(offer.begin, end) for end in range(51)]
         job = world.admit_by(tokens, namespace, offer)
-        assert foretold == [world.cache.growth(job.holding, end) for end in range(51)], offer
-        assert foretold[40][0] == (0 if offer.begin.full_until else 10), offer
+        assert expected == [world.cache.growth(job.holding, end) for end in range(51)], offer
+        assert expected[40][0] == (0 if offer.begin.full_until else 10), offer
         world.drop(job)
 
 
-def test_an_offered_repair_is_refused_when_its_full_pages_are_gone() -> None:
+def test_an_offered_repair_is_refused_when_its_full_pages_have_been_evicted() -> None:
     world = hybrid(page_size=4, window=4, layers=(1, 0, 1))
     world.serve(up_to(24))
     lose_windows(world)
     tokens = np.array(up_to(24, 50), np.int32)
     namespace, offer = world.offer(tokens)
-    with world.cache.transaction():
-        reclaim(inside(world.cache).tree, 0, 1)
+    evict(world.cache, 0, 1)
     with pytest.raises(NoSpace, match="prefix"):
         world.cache.admit(RequestId(99), namespace, tokens, offer)
 
 
-def test_a_flush_in_the_middle_of_a_repair_changes_nothing_for_it() -> None:
+def test_a_repair_continues_across_a_flush() -> None:
     world = hybrid(page_size=4, window=7, layers=(1, 0, 1, 1))
     world.serve(up_to(40))
     lose_windows(world)
@@ -288,7 +284,7 @@ def test_a_flush_in_the_middle_of_a_repair_changes_nothing_for_it() -> None:
 
 
 class RepairMachine(CacheMachine):
-    """The same operations, with repairs on offer and a runner that follows every layer."""
+    """The same operations, with repairs offered and a runner that computes every layer."""
 
     def begin_with(self, page_size: int, window: int, mix: str, layers: tuple[int, ...], slack: int) -> None:
         kinds = components(mix, window)
@@ -311,26 +307,26 @@ def walk(page_size: int, window: int, mix: str, layers: tuple[int, ...], seed: i
 
 
 def lose_some(machine: RepairMachine, random: np.random.Generator) -> None:
-    """Window pages that nobody reads are reclaimed, as if others had needed them."""
+    """Evicts some window pages that no row reads, as other requests would."""
     cache = machine.cache
     with cache.transaction():
         for component, pool in enumerate(inside(cache).pools):
             if not cache.rules[component].keeps_all and pool.idle:
-                reclaim(inside(cache).tree, component, int(random.integers(0, pool.idle + 1)))
+                evict(cache, component, int(random.integers(0, pool.idle + 1)))
 
 
 @pytest.mark.parametrize("seeds", [range(1), pytest.param(range(1, 7), marks=pytest.mark.slow)])
 @pytest.mark.parametrize(("mix", "layers"), MODELS)
 @pytest.mark.parametrize("window", [1, 2, 4, 7])
 @pytest.mark.parametrize("page_size", [1, 3, 4, 16])
-def test_walks_with_repairs_read_and_file_only_what_is_exact(
+def test_random_walks_with_repairs_read_and_publish_exact_pages_only(
     page_size: int, window: int, mix: str, layers: tuple[int, ...], seeds: range
 ) -> None:
     for seed in seeds:
         walk(page_size, window, mix, layers, seed).teardown()
 
 
-def test_the_walks_do_repair() -> None:
+def test_the_random_walks_repair() -> None:
     walks = [
         walk(page_size, window, *model, 7) for page_size in (1, 3) for window in (2, 4) for model in MODELS
     ]

@@ -1,4 +1,4 @@
-"""Components kept as snapshots: copied on read, kept at cuts, never in anybody's way."""
+"""Components kept as snapshots: copied on read, kept at cuts, evicted like other pages."""
 
 from tests.kv.world import World
 
@@ -15,7 +15,7 @@ def states(pages: int = 8, every: int = 4, page_size: int = 2) -> World:
     return World((Full(), State(every)), (64, pages), page_size)
 
 
-def test_a_hit_begins_at_a_snapshot_and_copies_it() -> None:
+def test_a_hit_starts_at_a_snapshot_and_copies_it() -> None:
     world = states()
     world.serve(up_to(11))
     job = world.admit(up_to(11, 50))
@@ -44,7 +44,7 @@ def test_a_request_that_ends_at_a_cut_leaves_its_own_page_instead_of_a_copy() ->
     assert inside(world.cache).pools[1].owners()[own] == TREE and inside(world.cache).pools[1].tree == 1
 
 
-def test_who_was_to_copy_from_a_copy_not_run_yet_copies_from_the_page_left() -> None:
+def test_a_copy_of_a_snapshot_not_written_yet_reads_the_page_that_takes_its_place() -> None:
     world = states()
     giver = world.admit(up_to(9))
     world.compute(giver, 8)
@@ -56,7 +56,7 @@ def test_who_was_to_copy_from_a_copy_not_run_yet_copies_from_the_page_left() -> 
     world.finish(reader)
 
 
-def test_a_snapshot_that_a_failed_step_was_to_write_is_not_found() -> None:
+def test_a_snapshot_of_a_failed_step_is_not_hit() -> None:
     world = states()
     job = world.admit(up_to(9))
     world.compute(job, 8)
@@ -69,7 +69,7 @@ def test_a_snapshot_that_a_failed_step_was_to_write_is_not_found() -> None:
     world.drop(job)
 
 
-def test_without_room_for_a_snapshot_none_is_kept_and_nothing_fails() -> None:
+def test_without_a_page_for_a_snapshot_none_is_kept_and_nothing_fails() -> None:
     world = states(pages=1)
     world.serve(up_to(20))
     assert inside(world.cache).pools[1].free == 1 or inside(world.cache).pools[1].tree == 1
@@ -80,13 +80,13 @@ def test_without_room_for_a_snapshot_none_is_kept_and_nothing_fails() -> None:
     world.finish(job)
 
 
-def test_an_old_snapshot_goes_for_a_new_one() -> None:
+def test_an_old_snapshot_is_evicted_for_a_new_one() -> None:
     world = states(pages=2)
     world.serve(up_to(20))
     assert world.offer(up_to(21))[1].begin.start == 20
 
 
-def test_a_snapshot_not_copied_yet_is_taken_back_like_any_other_and_then_not_copied() -> None:
+def test_a_snapshot_evicted_before_its_copy_is_not_copied() -> None:
     """Two pages: a request's own and its snapshot to come, which goes for the own page of another."""
     world = states(pages=2)
     first = world.admit(up_to(12))
@@ -102,7 +102,7 @@ def test_a_snapshot_not_copied_yet_is_taken_back_like_any_other_and_then_not_cop
     world.finish(first)
 
 
-def test_a_chunk_begins_anew_at_its_boundary() -> None:
+def test_a_chunk_reads_nothing_before_its_boundary() -> None:
     """Chunk 8, page 4: at 16 nothing of the chunked component is needed; at 15 its chunk from 8 on."""
     world = World((Full(), Chunked(8)), (64, 8), 4)
     job = world.admit(up_to(20))
@@ -115,8 +115,8 @@ def test_a_chunk_begins_anew_at_its_boundary() -> None:
     assert world.offer(up_to(15, 99))[1].begin.start == 8
 
 
-def test_a_page_begun_in_its_middle_is_not_begun_where_it_would_be_kept() -> None:
-    """Chunk 6, page 4: 6 lies within a page that is still read at 8. Without that page nobody begins at 6."""
+def test_no_hit_ends_inside_a_missing_page_that_a_later_token_reads() -> None:
+    """Chunk 6, page 4: position 6 lies in a page that is still read at 8. Without it, no hit ends at 6."""
     world = World((Full(), Chunked(6)), (64, 8), 4)
     world.serve(up_to(12))
     (node,) = [node for _, _, node in world.nodes()]

@@ -1,13 +1,12 @@
-"""What counts as a use of cached pages."""
+"""Which reads count as a use of cached pages."""
 
 from tests.kv.world import World, components
 
-from transom.kv.check import inside
-from transom.kv.eviction import reclaim
+from transom.kv.check import evict
 from transom.kv.eviction_policy import CachePolicy
 
 
-def test_who_publishes_more_has_used_what_it_published_before() -> None:
+def test_publishing_more_pages_uses_the_pages_published_before() -> None:
     """The leaf of a request that goes on is younger than that of one which came later and ended."""
     world = World(components("F", 1), (8,), 1, policy=CachePolicy.LRU)
     first = world.admit([1, 1])
@@ -17,18 +16,16 @@ def test_who_publishes_more_has_used_what_it_published_before() -> None:
     world.compute(first, 2)
     world.settle(first)
     world.drop(first)
-    with world.cache.transaction():
-        reclaim(inside(world.cache).tree, 0, 1)
+    evict(world.cache, 0, 1)
     assert {prefix for _, prefix in world.resident()[0]} == {(1,), (1, 1)}
 
 
-def test_what_a_hit_does_not_read_is_not_used() -> None:
+def test_a_hit_uses_only_the_pages_that_it_reads() -> None:
     """A window lies in the last node of the path: the one before is as old as it was."""
     world = World(components("W", 2), (20,), 1, policy=CachePolicy.LRU)
     for prompt in ([1, 1, 1, 1, 3], [1, 1, 1, 1, 2, 2, 2, 2], [9, 9], [1, 1, 1, 1, 2, 2, 2, 2, 5]):
         world.serve(prompt)
     before = world.resident()[0]
     for _ in range(2):
-        with world.cache.transaction():
-            reclaim(inside(world.cache).tree, 0, 1)
+        evict(world.cache, 0, 1)
     assert {prefix for _, prefix in before - world.resident()[0]} == {(1,), (1, 1, 1, 1, 3)}

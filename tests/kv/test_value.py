@@ -1,12 +1,11 @@
-"""Reclaim by value: what is kept when memory is short, against least recently used."""
+"""Eviction by value, compared with least recently used, when memory is short."""
 
 import pytest
 from tests.kv.world import World
 
 from transom.kv.cache import CacheLayout
-from transom.kv.check import inside
+from transom.kv.check import evict, inside
 from transom.kv.component_specs import Full, Window
-from transom.kv.eviction import reclaim
 from transom.kv.eviction_policy import CachePolicy
 
 
@@ -23,7 +22,7 @@ def cached_after_a_long_prompt(policy: CachePolicy) -> list[int]:
     return [world.offer([*prompt(number), 7])[1].begin.start for number in range(6)]
 
 
-def test_the_middle_of_a_long_prompt_pushes_out_the_ends_of_others_under_lru_and_not_by_value() -> None:
+def test_the_middle_of_a_long_prompt_evicts_the_ends_of_other_prompts_by_lru_and_not_by_value() -> None:
     assert cached_after_a_long_prompt(CachePolicy.LRU) == [0] * 6
     assert cached_after_a_long_prompt(CachePolicy.VALUE) == [40] * 6
 
@@ -42,7 +41,7 @@ def test_the_end_of_a_prompt_stays_a_hit_while_the_answer_grows() -> None:
     assert world.offer(prompt(1, 20))[1].begin.start == 19, "a page of slack, for the same prompt again"
 
 
-def test_where_a_second_request_left_the_path_is_learned() -> None:
+def test_the_position_where_a_second_request_branched_becomes_a_boundary() -> None:
     world = World((Full(), Window(4)), (400, 60), 1, context=128)
     system = prompt(1, 20)
     world.serve(system + prompt(2, 20), chunk=8)
@@ -52,14 +51,13 @@ def test_where_a_second_request_left_the_path_is_learned() -> None:
     assert world.offer([*system, 7])[1].begin.start == 20
 
 
-def test_where_requests_parted_is_known_when_all_that_came_after_is_gone() -> None:
-    """Who comes then does not make one run of what it shares and what is its own."""
+def test_a_branching_point_stays_one_when_everything_after_it_has_been_evicted() -> None:
+    """A later request does not merge the shared part and its own part into one node."""
     world = World((Full(),), (60,), 1, context=64)
     system = prompt(1, 20)
     world.serve(system + prompt(2, 15))
     world.serve(system + prompt(3, 15))
-    with world.cache.transaction():
-        reclaim(inside(world.cache).tree, 0, 30)
+    evict(world.cache, 0, 30)
     assert {len(prefix) for _, prefix in world.resident()[0]} == set(range(1, 21))
     world.serve(system + prompt(4, 15))
     (root,) = inside(world.cache).tree.roots.values()
@@ -67,7 +65,7 @@ def test_where_requests_parted_is_known_when_all_that_came_after_is_gone() -> No
     assert shared.size == 20 and [child.size for child in shared.children.values()] == [15]
 
 
-def test_what_was_in_use_long_ago_goes_in_the_end_where_all_attention_is_full() -> None:
+def test_pages_used_long_ago_are_evicted_in_the_end_when_all_attention_is_full() -> None:
     world = World((Full(),), (100,), 1, context=64)
     for number in range(2, 8):
         world.serve(prompt(1, 20) + prompt(number, 1))
@@ -76,14 +74,14 @@ def test_what_was_in_use_long_ago_goes_in_the_end_where_all_attention_is_full() 
     assert world.offer([*prompt(1, 20), 7])[1].begin.start == 0
 
 
-def test_a_stretch_goes_back_to_the_boundary_before_with_its_window() -> None:
+def test_a_stretch_is_evicted_back_to_the_boundary_before_with_its_window() -> None:
     """Half a stretch has no window at its end, so it would be of no use."""
     world = World((Full(), Window(4)), (50, 50), 1, context=64)
     world.serve(prompt(1, 20) + prompt(2, 10))
     world.serve(prompt(1, 20) + prompt(3, 10))
     world.serve(prompt(4, 30)[:25])
     stats = world.cache.stats().components
-    assert stats[0].reclaimed % 10 == 0 and stats[0].reclaimed > 0
+    assert stats[0].evicted % 10 == 0 and stats[0].evicted > 0
     assert world.offer([*prompt(1, 20), 7])[1].begin.start == 20
 
 
@@ -93,7 +91,7 @@ def test_every_policy_serves_under_pressure(policy: CachePolicy) -> None:
     for number in range(12):
         world.serve(prompt(number % 5, 20), chunk=8)
     world.audit()
-    assert all(component.reclaimed for component in world.cache.stats().components)
+    assert all(component.evicted for component in world.cache.stats().components)
 
 
 def test_the_layout_names_the_policy() -> None:

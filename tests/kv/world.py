@@ -1,4 +1,4 @@
-"""A cache world whose cache can be made to fail at any change of its state."""
+"""A cache world that can be made to fail at any change of its state."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -49,7 +49,7 @@ class FaultyJournal(Journal):
 
 
 class World(CacheWorld):
-    """A cache world whose journal can be made to fail."""
+    """A cache world with a journal that can be made to fail."""
 
     def __init__(
         self,

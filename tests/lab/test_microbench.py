@@ -8,7 +8,7 @@ from xml.etree import ElementTree
 
 import pytest
 
-from transom.bench.sheet import Wanted
+from transom.bench.sheet import ResultFiles
 from transom.errors import ConfigError
 from transom.ops.native import info, set_isa
 from transom_lab.microbench.kernels import PARTS, Sizes, bench_micro
@@ -35,20 +35,20 @@ SCHEDULER_LOAD = SchedulerLoad(running=4, prompt=20, cached=32, fresh=4, rounds=
 @pytest.mark.parametrize(
     ("bench", "sheets"),
     [
-        (lambda wanted: bench_micro((), wanted, sizes=SIZES), tuple(PARTS)),
-        (lambda wanted: bench_kv(wanted, CACHE_LOAD), ("operations",)),
-        (lambda wanted: bench_sched(wanted, SCHEDULER_LOAD), ("steps",)),
+        (lambda files: bench_micro((), files, sizes=SIZES), tuple(PARTS)),
+        (lambda files: bench_kv(files, CACHE_LOAD), ("operations",)),
+        (lambda files: bench_sched(files, SCHEDULER_LOAD), ("steps",)),
     ],
     ids=["micro", "kv", "sched"],
 )
 def test_it_prints_a_table_and_writes_figures_and_pictures(
-    bench: Callable[[Wanted], None],
+    bench: Callable[[ResultFiles], None],
     sheets: tuple[str, ...],
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     file, folder = tmp_path / "figures.json", tmp_path / "pictures"
-    bench(Wanted(file, folder))
+    bench(ResultFiles(file, folder))
     shown, figures = capsys.readouterr().out, json.loads(file.read_text())
     for name in sheets:
         rows = figures[name]["rows"]
@@ -64,15 +64,15 @@ def test_instruction_sets_are_compared_with_the_first(
     capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     before, isas = info().isa, ("portable", info().isas[0])
-    bench_micro(["small"], Wanted(tmp_path / "figures.json"), sizes=replace(SIZES, isas=isas))
+    bench_micro(["small"], ResultFiles(tmp_path / "figures.json"), sizes=replace(SIZES, isas=isas))
     set_isa(before)
     rows = json.loads((tmp_path / "figures.json").read_text())["small"]["rows"]
     assert rows and all(row[isas[1]] > 0 for row in rows) and isas[1] in capsys.readouterr().out
     with pytest.raises(ConfigError, match="portable"):
-        bench_micro(["small"], Wanted(), sizes=replace(SIZES, isas=("sse9",)))
+        bench_micro(["small"], ResultFiles(), sizes=replace(SIZES, isas=("sse9",)))
 
 
 def test_a_folder_that_cannot_be_made_is_a_one_line_error(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(ConfigError, match="Not a directory"):
-        bench_kv(Wanted(svg=tmp_path / "file" / "pictures"), CACHE_LOAD)
+        bench_kv(ResultFiles(svg=tmp_path / "file" / "pictures"), CACHE_LOAD)

@@ -1,4 +1,4 @@
-"""The engine in one's own process, on a tiny random hybrid."""
+"""`LLM` on a tiny random hybrid model."""
 
 import dataclasses
 import gc
@@ -45,7 +45,7 @@ def loaded(path: str) -> LLM:
 
 @pytest.fixture
 def llm(loaded: LLM) -> Iterator[LLM]:
-    """Nothing may be left of any test's requests."""
+    """The shared LLM; no request and no page of a test may remain."""
     yield loaded
     assert held(loaded) == (0, 0)
 
@@ -58,9 +58,9 @@ def held(llm: LLM) -> tuple[int, int]:
 
 
 def joined(pieces: list[Piece]) -> Completion:
-    """What the pieces of a stream come to; only the last may say why it ended."""
-    *others, last = pieces
-    assert all(piece.finish_reason is None and piece.usage is None for piece in others)
+    """The completion that the pieces of a stream add up to. Only the last piece has a finish reason."""
+    *earlier, last = pieces
+    assert all(piece.finish_reason is None and piece.usage is None for piece in earlier)
     assert last.finish_reason is not None and last.usage is not None
     return Completion(
         "".join(piece.text for piece in pieces),
@@ -72,13 +72,13 @@ def joined(pieces: list[Piece]) -> Completion:
 
 
 def content(completion: Completion) -> tuple[object, ...]:
-    """All but the cached tokens, which depend on what was asked before."""
+    """Everything but the cached tokens, which depend on earlier requests."""
     usage = completion.usage
     counts = usage.prompt_tokens, usage.completion_tokens
     return completion.text, completion.token_ids, completion.logprobs, completion.finish_reason, counts
 
 
-# ---------------------------------------------------------------- what comes out
+# ---------------------------------------------------------------- outputs
 
 
 def test_prompts_come_back_in_order_each_as_alone(llm: LLM) -> None:
@@ -127,7 +127,7 @@ def test_no_prompts_give_no_completions(llm: LLM) -> None:
     assert llm.generate([]) == []
 
 
-def test_no_tokens_wanted_are_none_given(llm: LLM) -> None:
+def test_max_tokens_0_generates_nothing(llm: LLM) -> None:
     completion = llm.generate("the", max_tokens=0)[0]
     assert (completion.text, completion.token_ids, completion.finish_reason) == ("", (), "length")
 
@@ -139,7 +139,7 @@ def test_an_output_ends_with_the_context(llm: LLM) -> None:
     assert completion.finish_reason is FinishReason.LENGTH
 
 
-def test_seeds_make_texts(llm: LLM) -> None:
+def test_different_seeds_give_different_texts(llm: LLM) -> None:
     def text(seed: int) -> str:
         return llm.generate("the", max_tokens=20, temperature=1.0, ignore_eos=True, seed=seed)[0].text
 
@@ -161,7 +161,7 @@ def test_a_stop_string_ends_an_output_before_it(llm: LLM) -> None:
     assert stopped.token_ids == whole.token_ids[:count]
 
 
-def test_a_stopped_output_tells_its_cached_tokens_too(llm: LLM) -> None:
+def test_a_stopped_output_reports_its_cached_tokens(llm: LLM) -> None:
     prompt = "one prompt that is asked two times"
     text = llm.generate(prompt, max_tokens=30, **SAMPLED)[0].text
     stopped = llm.generate(prompt, max_tokens=30, stop=text[5:7], **SAMPLED)[0]
@@ -192,7 +192,7 @@ def test_without_the_prefix_cache_nothing_is_found(path: str) -> None:
 # ---------------------------------------------------------------- streams
 
 
-def test_a_stream_that_is_closed_early_gives_its_pages_back(llm: LLM) -> None:
+def test_a_stream_that_is_closed_early_frees_its_pages(llm: LLM) -> None:
     stream = llm.stream(PROMPTS[0], max_tokens=1000, ignore_eos=True)
     next(stream)
     pages, requests = held(llm)
@@ -201,14 +201,14 @@ def test_a_stream_that_is_closed_early_gives_its_pages_back(llm: LLM) -> None:
     assert held(llm) == (0, 0)
 
 
-def test_a_stream_that_is_dropped_gives_its_pages_back(llm: LLM) -> None:
+def test_a_stream_that_is_dropped_frees_its_pages(llm: LLM) -> None:
     for number, _ in enumerate(llm.stream(PROMPTS[0], max_tokens=1000, ignore_eos=True)):
         if number == 5:
             break
     assert held(llm) == (0, 0)
 
 
-def test_a_stream_nobody_reads_asks_nothing(llm: LLM) -> None:
+def test_a_stream_that_is_never_read_submits_nothing(llm: LLM) -> None:
     stream = llm.stream("the")
     assert held(llm) == (0, 0)
     stream.close()
@@ -249,7 +249,7 @@ def test_a_score_has_the_bits_of_the_output_it_scores(path: str, llm: LLM, promp
         assert score.logprobs[-20:] == output.logprobs
 
 
-def test_scores_come_in_order_and_a_lone_token_has_none(llm: LLM) -> None:
+def test_scores_come_in_order_and_a_single_token_has_no_logprob(llm: LLM) -> None:
     scores = llm.score([[BOS], *PROMPTS])
     assert [len(score.logprobs) for score in scores] == [
         0,
@@ -260,14 +260,14 @@ def test_scores_come_in_order_and_a_lone_token_has_none(llm: LLM) -> None:
         llm.score([[5], [5] * (llm.context + 1)])
 
 
-def test_an_explanation_tells_what_a_prompt_would_find(llm: LLM) -> None:
+def test_an_explanation_says_how_much_of_a_prompt_is_cached(llm: LLM) -> None:
     prompt = "a text that only this test has, and long enough for pages"
     assert llm.explain(prompt).start < 4
     tokens = llm.generate(prompt, max_tokens=1)[0].usage.prompt_tokens
     assert tokens - 5 <= llm.explain(prompt).start < tokens
 
 
-def test_stats_count_what_was_done(llm: LLM) -> None:
+def test_stats_count_requests_and_tokens(llm: LLM) -> None:
     before = llm.stats()
     llm.generate(PROMPTS[:3], max_tokens=5, ignore_eos=True)
     after = llm.stats()
@@ -283,7 +283,7 @@ def test_every_setting_of_the_engine_is_a_keyword() -> None:
 # ---------------------------------------------------------------- the end
 
 
-def test_a_closed_engine_gives_its_memory_back_and_refuses(path: str) -> None:
+def test_a_closed_engine_frees_its_memory_and_refuses_calls(path: str) -> None:
     with LLM(path, threads=1) as llm:
         stream = llm.stream(PROMPTS[0], max_tokens=1000, ignore_eos=True)
         next(stream)
@@ -322,7 +322,7 @@ def test_one_bad_prompt_refuses_all_and_leaves_nothing_running(llm: LLM) -> None
     "prompt",
     [[-1], [10**6], [10**30], [1.5], [[1, 2], [1.5]], [None], [[[1]]], [[]], [True, "a"]],
 )
-def test_what_is_no_prompt_is_refused(llm: LLM, prompt: Any) -> None:
+def test_an_invalid_prompt_is_refused(llm: LLM, prompt: Any) -> None:
     with pytest.raises(BadRequest) as caught:
         llm.generate(prompt)
     assert caught.value.param == "prompt"
@@ -330,7 +330,7 @@ def test_what_is_no_prompt_is_refused(llm: LLM, prompt: Any) -> None:
         list(llm.stream(prompt))
 
 
-def test_what_is_no_text_is_refused(llm: LLM) -> None:
+def test_a_text_that_is_not_unicode_is_refused(llm: LLM) -> None:
     with pytest.raises(BadRequest, match="Unicode"):
         llm.generate(["the", "\ud800"])
 
@@ -376,7 +376,7 @@ def test_a_step_that_fails_is_raised_and_the_next_call_works(llm: LLM) -> None:
     assert content(llm.generate(PROMPTS[0], max_tokens=4)[0]) == expected
 
 
-def test_what_cannot_be_built_is_told(path: str, tmp_path: Path) -> None:
+def test_a_model_that_cannot_be_loaded_is_an_error(path: str, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="--max-total-tokens"):
         LLM(path, max_total_tokens=0)
     with pytest.raises(ConfigError, match="KV pools"):
@@ -385,7 +385,7 @@ def test_what_cannot_be_built_is_told(path: str, tmp_path: Path) -> None:
         LLM(str(tmp_path / "nothing.gguf"))
 
 
-def test_request_ids_are_never_used_again(llm: LLM) -> None:
+def test_request_ids_are_never_reused(llm: LLM) -> None:
     seen: list[RequestId] = []
     run = llm.engine.runner.run
 
@@ -409,7 +409,7 @@ def default_sigint() -> Iterator[None]:
 
 
 def interrupting(monkeypatch: pytest.MonkeyPatch, target: object, name: str, times: int) -> None:
-    """The next call of `target.name`, and none after it, meets Ctrl-C so often before it does its work."""
+    """Raises SIGINT `times` times at the start of the next call of `target.name`, and at no later call."""
     called, left = getattr(target, name), [times]
 
     def interrupted(*arguments: Any, **keywords: Any) -> Any:
@@ -423,19 +423,19 @@ def interrupting(monkeypatch: pytest.MonkeyPatch, target: object, name: str, tim
 
 @pytest.mark.usefixtures("default_sigint")
 @pytest.mark.parametrize("where", ["runner.run", "cache.extend", "cache.publish", "scheduler.plan"])
-def test_ctrl_c_is_heard_after_the_step_and_no_stream_is_lost(
+def test_ctrl_c_takes_effect_after_the_step_and_no_stream_is_lost(
     llm: LLM, monkeypatch: pytest.MonkeyPatch, where: str
 ) -> None:
     whole = llm.generate(PROMPTS[:2], max_tokens=40, ignore_eos=True)
     first, second = (llm.stream(prompt, max_tokens=40, ignore_eos=True) for prompt in PROMPTS[:2])
-    told = [*next(second).token_ids]
+    received = [*next(second).token_ids]
     part, name = where.split(".")
     with monkeypatch.context() as patch:
         interrupting(patch, getattr(llm.engine, part), name, 1)
         with pytest.raises(KeyboardInterrupt):
             list(first)
-    told += [token for piece in second for token in piece.token_ids]
-    assert told == [*whole[1].token_ids]
+    received += [token for piece in second for token in piece.token_ids]
+    assert received == [*whole[1].token_ids]
     check(llm.engine.cache)
     assert llm.generate(PROMPTS[0], max_tokens=40, ignore_eos=True)[0].token_ids == whole[0].token_ids
     assert llm.engine.scheduler.unfinished() == ()
@@ -453,7 +453,7 @@ def test_a_second_ctrl_c_cuts_the_step_off(llm: LLM, monkeypatch: pytest.MonkeyP
         list(stream)
 
 
-def test_in_another_thread_than_the_main_one_nothing_is_held_back(llm: LLM) -> None:
+def test_outside_the_main_thread_signals_are_not_deferred(llm: LLM) -> None:
     with ThreadPoolExecutor(1) as pool:
         found = pool.submit(llm.generate, PROMPTS[0], max_tokens=3, ignore_eos=True).result()
     assert found[0].token_ids == llm.generate(PROMPTS[0], max_tokens=3, ignore_eos=True)[0].token_ids

@@ -1,4 +1,4 @@
-"""What quantized activations cost on English text, against the float32 reference. Slow lane."""
+"""The loss of accuracy from quantized activations on English text, against float32. Slow lane."""
 
 import pydoc_data.topics
 from collections.abc import Iterator
@@ -6,7 +6,7 @@ from collections.abc import Iterator
 import numpy as np
 import pytest
 
-from transom.models.decoder import Batch, forward
+from transom.models.decoder import Batch, head, hidden
 from transom.models.load import load_model
 from transom.models.spec import Model
 from transom.ops.float32 import Float32Ops
@@ -29,7 +29,7 @@ LLAMA_CPP_KL = 0.0058
 
 @pytest.mark.parametrize("name", [None, "smollm2-135m-instruct"])
 def test_quantized_activations_cost_little_on_english_text(name: str | None) -> None:
-    """The second model must have been fetched: `transom models add`."""
+    """The second model must be in the cache: `transom models add`."""
     model = load_model(read_gguf(resolve_model(name)))
     text = "\n\n".join(pydoc_data.topics.topics[name] for name in sorted(pydoc_data.topics.topics))
     tokenizer = load_tokenizer(name)
@@ -79,7 +79,8 @@ def teacher_forced(ops: Ops, model: Model, tokens: list[int], kv_type: KVType) -
             token_rows=np.zeros(count, dtype=np.int32),
         )
         tokens_now = np.array(tokens[start : start + count], np.int32)
-        yield forward(ops, model, kv, Batch(tokens_now, (spans,) * len(kv), within))
+        batch = Batch(tokens_now, (spans,) * len(kv), within)
+        yield head(ops, model, hidden(ops, model, kv, batch))
 
 
 def log_softmax(logits: F32) -> F32:

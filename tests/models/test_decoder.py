@@ -46,7 +46,7 @@ def test_wide_activation_codes_come_within_a_thousandth_of_the_float32_reference
 
 
 def with_wide_codes(model: Model) -> Model:
-    """The same weights, activations quantized to 16 bits everywhere: little but rounding is lost."""
+    """The same weights with 16-bit activations everywhere: the result is close to float32."""
 
     def wide(matrix: Matrix) -> Matrix:
         return replace(matrix, precision=Precision.INT16) if isinstance(matrix, PackedMatrix) else matrix

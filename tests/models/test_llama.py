@@ -1,4 +1,4 @@
-"""Llama, against a forward pass in float64 straight from the file's tensors, and against itself cold."""
+"""Llama, compared with a float64 forward pass over the file's tensors, and with its own cold run."""
 
 from pathlib import Path
 
@@ -36,7 +36,7 @@ def normed(x: F64, weight: F64) -> F64:
 
 
 def turned(x: F64, factors: F64) -> F64:
-    """The file's rows are pairs of neighbours: complex numbers, each turned by its angle."""
+    """Rows of the file are pairs of neighbours: complex numbers, each rotated by its angle."""
     pairs = x.reshape(*x.shape[:-1], -1, 2)
     frequencies = ROPE_BASE ** (-np.arange(0, HEAD_DIM, 2) / HEAD_DIM) / factors
     angles = np.arange(len(x))[:, None, None] * frequencies
@@ -86,7 +86,7 @@ def test_logits_are_those_of_a_forward_pass_from_the_definition(
     assert np.abs(ours - expected).max() / np.abs(expected).max() < 1e-5
 
 
-def test_a_prompt_seen_before_is_not_computed_again_and_gives_the_same_tokens(tmp_path: Path) -> None:
+def test_a_repeated_prompt_is_not_computed_again_and_generates_the_same_tokens(tmp_path: Path) -> None:
     path = write_tiny_llama(tmp_path / "tiny.gguf")
     llm = LLM(str(path))
     prompt = "the cache must be as good where every layer has full attention: " * 4
@@ -100,24 +100,24 @@ def test_a_prompt_seen_before_is_not_computed_again_and_gives_the_same_tokens(tm
 CASES: dict[str, tuple[Change, str]] = {
     "experts": (lambda values, _: values.update({"llama.expert_count": 8}), "a mixture of experts"),
     "no layers": (lambda values, _: values.update({"llama.block_count": 0}), "block_count is 0"),
-    "turned in part": (
+    "partial rotation": (
         lambda values, _: values.update({"llama.rope.dimension_count": 16}),
-        "rope.dimension_count is 16, of heads 32 wide",
+        "rope.dimension_count is 16, but heads are 32 wide",
     ),
     "heads do not divide": (
         lambda values, _: values.update({"llama.attention.head_count_kv": 3}),
-        "4 heads do not divide among 3",
+        "4 query heads cannot share 3",
     ),
     "missing tensor": (without("blk.1.ffn_gate.weight"), "blk.1.ffn_gate.weight"),
     "a factor of 0": (
         lambda _, tensors: tensors.update({"rope_freqs.weight": np.zeros(HEAD_DIM // 2, dtype=np.float32)}),
-        "a factor is not above 0",
+        "all factors must be above 0",
     ),
 }
 
 
 @pytest.mark.parametrize(("change", "says"), CASES.values(), ids=CASES)
-def test_a_file_that_cannot_work_is_refused_in_one_line(change: Change, says: str, tmp_path: Path) -> None:
+def test_an_unusable_file_is_refused_in_one_line(change: Change, says: str, tmp_path: Path) -> None:
     source = write_tiny_llama(tmp_path / "tiny.gguf")
     target = rewritten(source, tmp_path / "changed.gguf", change)
     with pytest.raises(ModelFileError, match=says) as caught:

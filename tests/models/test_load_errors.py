@@ -1,4 +1,4 @@
-"""Files that are GGUF but no model of ours: one line that names file and tensor."""
+"""GGUF files that are not a supported model: an error of one line that names file and tensor."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -75,13 +75,13 @@ CASES: dict[str, tuple[Change, str]] = {
     ),
     "heads that do not divide": (
         lambda values, _: values.update({"gemma3.attention.head_count_kv": 3}),
-        "4 heads do not divide among 3 key heads",
+        "4 query heads cannot share 3 key heads",
     ),
 }
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_a_model_file_that_cannot_be_used_is_named_in_one_line(tiny: Path, tmp_path: Path, case: str) -> None:
+def test_an_unusable_model_file_is_named_in_one_line(tiny: Path, tmp_path: Path, case: str) -> None:
     change, names = CASES[case]
     path = rewritten(tiny, tmp_path / "odd.gguf", change)
     with pytest.raises(ModelFileError) as caught:

@@ -1,4 +1,4 @@
-"""The float32 reference against `transformers`, which shares nothing with ours. Slow lane."""
+"""The float32 reference against `transformers`, which shares no code with it. Slow lane."""
 
 from pathlib import Path
 from typing import Any
@@ -72,7 +72,7 @@ def theirs(model: Model) -> Any:
 
 
 def state(model: Model) -> dict[str, Any]:
-    """Their norms are stored minus one."""
+    """transformers stores the norms of Gemma minus one."""
     weights, shape = model.weights, model.spec.layers[0].attention
     q, kv = shape.heads * shape.head_dim, shape.kv_heads * shape.head_dim
     named: dict[str, F32] = {

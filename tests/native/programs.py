@@ -1,4 +1,4 @@
-"""The kernels as a program of their own, without Python: `digests.cpp`, built as a test wants it."""
+"""Builds and runs the kernels without Python: the program `digests.cpp`, with the flags of a test."""
 
 import subprocess
 from collections.abc import Sequence
@@ -10,7 +10,7 @@ PORTABLE = ("-DTRANSOM_ISA=portable",)
 
 
 def build(compiler: str, flags: Sequence[str], program: Path, native: Path = ROOT / "native") -> Path:
-    """From the sources below `native`. Raises CalledProcessError."""
+    """Compile the sources below `native`. CalledProcessError."""
     sources = sorted(native.glob("kernels/*.cpp"))
     sources += [native / name for name in ("launch.cpp", "pool.cpp", "sampling.cpp")]
     sources.append(native.parent / "tests/native/digests.cpp")
@@ -19,6 +19,6 @@ def build(compiler: str, flags: Sequence[str], program: Path, native: Path = ROO
 
 
 def digests(*command: str) -> list[str]:
-    """A line for each kernel. Raises CalledProcessError."""
+    """Run the program: one line per kernel. CalledProcessError."""
     done = subprocess.run(command, check=True, capture_output=True, text=True)
     return done.stdout.splitlines()

@@ -1,4 +1,4 @@
-"""64-bit ARM computes the bits of x86: the kernels, cross-built, run in an emulator, and digests compared.
+"""64-bit ARM computes the bits of x86: cross-built kernels run in an emulator, and digests are compared.
 
 No Python runs there: `digests.cpp` calls the kernels on inputs that it draws from seeds.
 """

@@ -19,11 +19,11 @@ FLAGS_OF = {
     "avxvnni": "avx2 fma f16c avxvnni",
     "avx512": "avx512f avx512bw avx512vl avx512dq avx512vnni fma f16c",
 }
-"""As in CMakeLists.txt."""
+"""Compiler flags, as in CMakeLists.txt."""
 
 
 def flags_of(isa: str) -> tuple[str, ...]:
-    """Skips where this machine could not run what they compile."""
+    """Skips the test if this machine cannot run the instruction set."""
     names = FLAGS_OF[isa].split()
     known = Path("/proc/cpuinfo").read_text().replace("_vnni", "vnni").split()
     if not set(names) <= set(known):
@@ -38,7 +38,7 @@ def expected(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
 
 @pytest.fixture(scope="module")
 def watched(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A program that ends with an error once two threads have raced."""
+    """A program that exits with an error if two threads race."""
     return build("g++", (*PORTABLE, *RACES), tmp_path_factory.mktemp("watched") / "digests")
 
 
@@ -53,7 +53,7 @@ def test_nothing_is_out_of_bounds_or_undefined(tmp_path: Path, expected: list[st
     assert digests(str(program), "3") == expected
 
 
-def test_a_pool_that_does_not_wait_for_what_its_threads_wrote_is_seen(tmp_path: Path) -> None:
+def test_the_sanitizer_reports_a_pool_without_memory_ordering(tmp_path: Path) -> None:
     native = shutil.copytree(ROOT / "native", tmp_path / "native")
     shutil.copytree(ROOT / "tests" / "native", tmp_path / "tests" / "native")
     pool = native / "pool.cpp"

@@ -1,4 +1,4 @@
-"""What the linker sees of kernels that are built once per instruction set."""
+"""Linker symbols of the kernels, which are built once per instruction set."""
 
 import shutil
 import subprocess
@@ -12,13 +12,13 @@ OBJECTS = sorted(ROOT.glob("build/*/CMakeFiles/kernels_*.dir/native/kernels/*.o"
 
 @pytest.mark.skipif(not OBJECTS, reason="the kernels were not built in this checkout")
 @pytest.mark.skipif(shutil.which("nm") is None, reason="there is no nm")
-def test_no_kernel_shares_a_function_with_those_of_other_instruction_sets() -> None:
-    """Of a weak symbol the linker keeps one, whose instructions this machine may not have.
+def test_kernels_of_different_instruction_sets_share_no_function() -> None:
+    """The linker keeps one definition of a weak symbol, and this machine may not have its instructions.
 
-    The build puts the portable kernels first in case; an optimized build has no such symbol at all.
+    As a precaution the build lists the portable kernels first. An optimized build has no weak symbol.
     """
     done = subprocess.run(["nm", "-A", *map(str, OBJECTS)], capture_output=True, text=True, check=True)
     defined = [line for line in done.stdout.splitlines() if line.split()[-2] in "TtDdRr"]
     weak = [line for line in done.stdout.splitlines() if line.split()[-2] in "WVuvw"]
-    assert len(defined) > len(OBJECTS), "nm tells nothing"
+    assert len(defined) > len(OBJECTS), "nm lists no symbols"
     assert not weak, weak

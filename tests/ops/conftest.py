@@ -1,4 +1,4 @@
-"""Native kernel tests run for each instruction set of this machine, for the fastest on 1, 2 and 3 threads."""
+"""Native kernel tests run once per instruction set of this machine; the fastest with 1, 2 and 3 threads."""
 
 from collections.abc import Iterator
 

@@ -85,7 +85,7 @@ def test_rope_storing_and_attention_agree_with_the_oracle(
     )
 
 
-def test_choices_agree_with_the_oracle() -> None:
+def test_sampled_tokens_agree_with_the_oracle() -> None:
     logits = random(12, 200, 60) * np.float32(2)
     for temperature, top_k, top_p, min_p in [
         (0, 0, 1, 0),

@@ -76,15 +76,15 @@ def test_near_ties_are_decided_by_what_float64_drops() -> None:
 
 
 def dusty_halves(exponent: int) -> tuple[F32, F32]:
-    """Pairs whose product is +-2**exponent * (1 - i**2 * 2**-46): next to nothing below a power of two."""
+    """Pairs whose product is +-2**exponent * (1 - i**2 * 2**-46): just below a power of two."""
     i = np.arange(-20, 21).astype(np.float32) * np.float32(2.0**-23)
     first, second = np.float32(2.0 ** (exponent // 2)), np.float32(2.0 ** (exponent - exponent // 2))
     return np.concatenate([(1 + i) * first, -(1 + i) * first]), np.tile((1 - i) * second, 2)
 
 
 @pytest.mark.parametrize("exponent", [0, 17, 40, -60, -125, 100])
-def test_dust_that_float64_drops_breaks_a_tie(exponent: int) -> None:
-    """The product is half a unit of c less dust: the float64 sum is a tie, the true one is not."""
+def test_a_remainder_that_float64_drops_breaks_a_tie(exponent: int) -> None:
+    """The product is slightly less than half a unit of c: the float64 sum is a tie, the exact sum is not."""
     a, b = dusty_halves(exponent - 24)
     for odd in (0, 1, 2, 3):
         c = np.float32(2.0**exponent * (1 + odd * 2.0**-23))
@@ -93,7 +93,7 @@ def test_dust_that_float64_drops_breaks_a_tie(exponent: int) -> None:
 
 
 @pytest.mark.parametrize("units", [0, 1, 2, 3, 2**21, 2**21 + 1, 2**22, 2**22 + 1, 2**23 - 1, 2**23])
-def test_dust_breaks_a_tie_of_subnormals(units: int) -> None:
+def test_a_remainder_breaks_a_tie_of_subnormals(units: int) -> None:
     a, b = dusty_halves(-150)
     c = np.float32(units * 2.0**-149)
     check(a, b, np.full_like(a, c))
@@ -111,7 +111,7 @@ def test_subnormal_results_round_once() -> None:
     check(odd * np.float32(2.0**-75), odd * np.float32(2.0**-75), c)
 
 
-def test_around_the_smallest_normal_and_the_largest_float() -> None:
+def test_results_near_the_smallest_normal_and_the_largest_float_round_once() -> None:
     rng = np.random.default_rng(6)
     small = np.float32(2.0**-126) + (rng.integers(-9, 10, 3000) * 2.0**-149).astype(np.float32)
     check(
@@ -125,7 +125,7 @@ def test_around_the_smallest_normal_and_the_largest_float() -> None:
     )
 
 
-def test_zeros_keep_the_sign_that_ieee_gives() -> None:
+def test_zeros_have_the_sign_of_ieee_754() -> None:
     zeros = np.array([0.0, -0.0, 1.0, -1.0], dtype=np.float32)
     a, b, c = (axis.ravel() for axis in np.meshgrid(zeros, zeros, zeros))
     check(a, b, c)
@@ -146,7 +146,7 @@ def test_zeros_keep_the_sign_that_ieee_gives() -> None:
         (3e38, 2, -3e38, np.float32(3e38)),
     ],
 )
-def test_infinities_and_nan_behave_as_ieee_has_them(a: float, b: float, c: float, expected: float) -> None:
+def test_infinities_and_nan_follow_ieee_754(a: float, b: float, c: float, expected: float) -> None:
     np.testing.assert_equal(fma(np.float32(a), np.float32(b), np.float32(c)), np.float32(expected))
 
 

@@ -20,7 +20,7 @@ LAYER = 1
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """What one call of attention reads."""
+    """The arguments of one call of attention."""
 
     q: F32
     kv: PagedKV
@@ -32,7 +32,7 @@ def random(seed: int, *shape: int) -> F32:
 
 
 def span_rows(spans: Sequence[tuple[int, int]]) -> SpanRows:
-    """Of (start, count), span i in row i."""
+    """Span arrays for spans of (start, count); span i is in row i."""
     counts, order = [count for _, count in spans], np.arange(len(spans), dtype=np.int32)
     return SpanRows(
         rows=order,
@@ -51,7 +51,7 @@ def make(
     kv_type: type = np.float16,
     fill: float = np.nan,
 ) -> Case:
-    """Only slots that some query of a span may read are written; the rest, the null page too, is `fill`."""
+    """Writes only slots that a query of a span may read; the rest, including the null page, is `fill`."""
     per_row = max(-(-(start + count) // page_size) for start, count in spans) + 1
     count = len(spans) * per_row
     pages: NDArray[Any] = np.full(
@@ -131,7 +131,7 @@ def test_a_span_has_the_bits_of_its_tokens_one_by_one(native: NativeOps, window:
         np.testing.assert_array_equal(np.concatenate(parts), whole)
 
 
-def test_a_row_alone_has_the_bits_it_has_beside_others(native: NativeOps) -> None:
+def test_a_row_alone_has_the_bits_that_it_has_in_a_batch(native: NativeOps) -> None:
     case = make(SHAPE, SPANS)
     batch = run(native, SHAPE, case)
     for row, (start, count) in enumerate(SPANS):
@@ -141,7 +141,7 @@ def test_a_row_alone_has_the_bits_it_has_beside_others(native: NativeOps) -> Non
         np.testing.assert_array_equal(run(native, SHAPE, part), batch[first : first + count])
 
 
-def test_slots_never_written_do_not_matter(native: NativeOps) -> None:
+def test_slots_never_written_change_no_bit(native: NativeOps) -> None:
     shape = replace(SHAPE, heads=8)
     results = [run(native, shape, make(shape, SPANS, fill=fill)) for fill in (0.0, np.nan, np.inf)]
     np.testing.assert_array_equal(results[0], results[1])
@@ -150,7 +150,7 @@ def test_slots_never_written_do_not_matter(native: NativeOps) -> None:
 
 @pytest.mark.parametrize("window", [1, 5, 63, 64, 65, 128])
 def test_a_window_reads_exactly_its_keys(native: NativeOps, window: int) -> None:
-    """One-hot values name the keys that were read: each of them weighs the same, as all scores are 0."""
+    """One-hot values show which keys were read. All scores are 0, so all keys have the same weight."""
     tokens, dim = 150, 160
     shape = AttentionShape(1, 1, dim, window, 1.0)
     pages = np.zeros((2, 2, 2, tokens, 1, dim), dtype=np.float32)
@@ -165,7 +165,7 @@ def test_a_window_reads_exactly_its_keys(native: NativeOps, window: int) -> None
             np.testing.assert_array_equal(read, (keys <= positions) & (keys > positions - window))
 
 
-def test_a_lost_row_is_its_own_trouble(native: NativeOps) -> None:
+def test_a_row_with_nan_changes_no_other_row(native: NativeOps) -> None:
     case = make(SHAPE, SPANS)
     before = run(native, SHAPE, case)
     case.q[3] = np.nan

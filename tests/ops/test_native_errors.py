@@ -153,7 +153,7 @@ def test_a_wrong_argument_is_named(what: str) -> None:
         call()
 
 
-def test_pages_that_cannot_be_written_are_not() -> None:
+def test_read_only_pages_are_refused_for_writing_and_can_be_read() -> None:
     fixed = kv()
     fixed.pages.setflags(write=False)
     with pytest.raises(ValueError, match="pages"):
@@ -173,7 +173,7 @@ def test_a_clip_does_not_need_the_pages_before_it() -> None:
         attention(kv(rows=ints(0, 2).reshape(1, 2)), spans(clips=ints(7)))
 
 
-def test_nothing_to_do_is_done() -> None:
+def test_empty_inputs_give_empty_results() -> None:
     assert OPS.embed(packed(), ints(), 1.0).shape == (0, 64)
     assert OPS.matmul(OPS.prepare(zeros(0, 64), packed()), packed()).shape == (0, 20)
     assert OPS.norm(zeros(0, 16), zeros(16), 1e-6).shape == (0, 16)

@@ -17,12 +17,12 @@ def any_bits(rng: np.random.Generator, count: int) -> F32:
 
 
 def close_to_one(rng: np.random.Generator, count: int) -> F32:
-    """Few bits apart from 1, so that products end in long runs of the same bit."""
+    """Numbers near 1 with few bits set, so that products end in long runs of the same bit."""
     return (1 + rng.integers(-9, 10, count) * 2.0 ** rng.integers(-23, -10, count)).astype(np.float32)
 
 
 def cases() -> dict[str, tuple[F32, F32, F32]]:
-    """Of (a, b, c), for a * b + c: a and c for each row, b for each output."""
+    """Triples (a, b, c) for a * b + c: a and c per row, b per output."""
     rng = np.random.default_rng(0)
     rows, outputs = 500, 37
     near, scale = close_to_one(rng, rows), 2.0 ** rng.integers(-60, 60, rows)

@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from transom.ops.native import NativeOps, textbook
+from transom.ops.native import NativeOps
 from transom.ops.pack import pack, pack_float
-from transom.ops.protocol import Activations, FloatMatrix, Gate, PackedMatrix, Precision
+from transom.ops.protocol import LANES, Activations, FloatMatrix, Gate, PackedMatrix, Precision
 from transom.ops.reference import ReferenceOps
 
 F32 = NDArray[np.float32]
@@ -30,8 +30,25 @@ def activations(x: object) -> Activations:
     return x
 
 
+def unpacked(x: Activations) -> Activations:
+    """Activations of the native backend in the layout that `Activations` specifies."""
+    tokens, groups, _ = x.codes.shape
+    raw = x.codes.view(np.int8)
+    if x.precision == Precision.INT8:
+        codes, scales = raw[:, :, :32].astype(np.int16), raw[:, :, 32:36]
+    else:
+        codes = 254 * raw[:, :, :32].astype(np.int16) + raw[:, :, 32:64]
+        scales = raw[:, :, 64:68]
+    return Activations(
+        codes=codes.reshape(tokens, -1),
+        scales=np.ascontiguousarray(scales).view(np.float32).reshape(tokens, groups),
+        sums=codes.reshape(tokens, -1, LANES).sum(axis=2, dtype=np.int32),
+        precision=x.precision,
+    )
+
+
 def assert_same(left: NDArray[np.generic], right: NDArray[np.generic]) -> None:
-    """To the bit, zeros' signs included; any NaN equals any NaN."""
+    """Equal to the bit, including the signs of zeros; any NaN equals any NaN."""
     np.testing.assert_array_equal(left, right)
     if left.dtype == np.float32:
         np.testing.assert_array_equal(np.signbit(left[left == 0]), np.signbit(right[right == 0]))
@@ -59,7 +76,7 @@ def test_a_row_alone_has_the_bits_it_has_in_a_batch(native: NativeOps, precision
 
 @pytest.mark.parametrize(("low", "high"), [(0, 15), (-16, 15), (-32, 32), (-33, 32), (-32, 33)])
 def test_codes_of_few_bits_have_the_bits_of_the_reference(native: NativeOps, low: int, high: int) -> None:
-    """Where codes are small kernels may multiply bytes: nothing may saturate, nor be taken for small."""
+    """Kernels may multiply bytes if codes are small: no sum may saturate, and -33 and 33 are not small."""
     rng = np.random.default_rng(0)
     for group, zero_offsets in ((16, False), (32, True)):
         codes = np.where(rng.random((77, 96)) < 0.5, high, low)
@@ -114,7 +131,7 @@ def odd_rows(inner: int) -> F32:
 @pytest.mark.parametrize("precision", Precision)
 def test_quantized_rows_are_those_of_the_reference(native: NativeOps, precision: Precision) -> None:
     weights, x = matrix(16, 96, precision, 32, True), odd_rows(96)
-    got = textbook(activations(native.prepare(x, weights)))
+    got = unpacked(activations(native.prepare(x, weights)))
     expected = activations(REFERENCE.prepare(x, weights))
     assert_same(got.codes, expected.codes)
     assert_same(got.scales, expected.scales)
@@ -130,7 +147,7 @@ def test_every_code_splits_into_two_planes_and_back(native: NativeOps, precision
     codes = np.arange(-limit, limit + 1)
     rows = np.full((-(-len(codes) // 31), 32), limit, dtype=np.float32)
     rows[:, 1:] = np.resize(codes, (len(rows), 31))
-    got = textbook(activations(native.prepare(rows, matrix(16, 32, precision, 32, False))))
+    got = unpacked(activations(native.prepare(rows, matrix(16, 32, precision, 32, False))))
     assert_same(got.codes, rows.astype(np.int16))
 
 
@@ -147,7 +164,7 @@ def test_norm_and_gate_prepare_what_the_reference_prepares(native: NativeOps, pr
             ),
         )
         for got, expected in pairs:
-            assert_same(textbook(activations(got)).codes, activations(expected).codes)
+            assert_same(unpacked(activations(got)).codes, activations(expected).codes)
             assert_same(native.matmul(got, weights), REFERENCE.matmul(expected, weights))
 
 

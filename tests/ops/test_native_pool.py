@@ -1,4 +1,4 @@
-"""The extension's threads: found again in new processes, harmless when shared, asleep when idle."""
+"""Threads of the extension: new processes have their own, concurrent calls are safe, idle threads sleep."""
 
 import multiprocessing
 import os
@@ -60,7 +60,7 @@ def test_python_threads_may_call_at_the_same_time() -> None:
 
 
 def others_running() -> list[str]:
-    """This process's other threads that are not asleep, by number."""
+    """Ids of the other threads of this process that are not asleep."""
     tasks = [
         task for task in Path("/proc/self/task").iterdir() if task.name != str(threading.get_native_id())
     ]
@@ -69,13 +69,13 @@ def others_running() -> list[str]:
 
 @pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="needs /proc")
 def test_idle_threads_fall_asleep() -> None:
-    """A thread that never did would keep this test from ending."""
+    """If a thread never sleeps, this test runs into its timeout."""
     product(4)
     while others_running():
         pass
 
 
-def test_the_environment_chooses_the_instruction_set_at_import() -> None:
+def test_the_environment_variable_selects_the_instruction_set_at_import() -> None:
     code = "from transom.ops.native import info; print(info().isa)"
     for isa, status in (("portable", 0), ("sse9", 1)):
         environment = {**os.environ, "TRANSOM_ISA": isa}

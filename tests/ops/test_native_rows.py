@@ -22,7 +22,7 @@ def random(seed: int, *shape: int) -> F32:
 
 
 def bits(x: NDArray[np.floating]) -> NDArray[np.generic]:
-    """As integers, with every NaN alike: what may differ between backends is a NaN's payload alone."""
+    """The bits as integers. All NaN become equal, because their payload may differ between backends."""
     plain = np.where(np.isnan(x), x.dtype.type(np.nan), x)
     return np.ascontiguousarray(plain).view(np.uint16 if x.dtype == np.float16 else np.uint32)
 
@@ -44,9 +44,7 @@ def test_norms_have_the_bits_of_the_reference(native: NativeOps, dim: int) -> No
 
 
 @pytest.mark.parametrize("act", Gate)
-def test_gating_has_the_bits_of_the_reference_from_end_to_end_of_the_range(
-    native: NativeOps, act: Gate
-) -> None:
+def test_gating_has_the_bits_of_the_reference_over_the_whole_range(native: NativeOps, act: Gate) -> None:
     edges = np.array(
         [0, -0.0, 1e-30, -1e-30, 1e-42, 5, -5, 12, -12, 200, -200, 1e20, -1e20, np.inf, -np.inf, np.nan]
     )
@@ -59,7 +57,7 @@ def test_gating_has_the_bits_of_the_reference_from_end_to_end_of_the_range(
 
 
 def paged(kv_type: type, kv_heads: int, head_dim: int, page_size: int = 3, pages: int = 12) -> PagedKV:
-    """Two rows of 6 pages; axis 0 strided, as a store's pages are."""
+    """Two rows of 6 pages, with axis 0 strided like the pages of a store."""
     wide: NDArray[Any] = np.zeros((pages + 1, 2, 2, 2, page_size, kv_heads, head_dim), dtype=kv_type)[:, 1]
     table = 1 + np.random.default_rng(0).permutation(pages).astype(np.int32).reshape(2, -1)
     return PagedKV(wide, table, page_size)
@@ -97,7 +95,7 @@ def test_rotation_and_storing_have_the_bits_of_the_reference(
 
 
 @pytest.mark.parametrize("kv_type", KV_TYPES)
-def test_tokens_not_stored_leave_their_slots_alone_and_need_no_page(native: NativeOps, kv_type: type) -> None:
+def test_tokens_not_stored_write_no_slot_and_need_no_page(native: NativeOps, kv_type: type) -> None:
     shape = AttentionShape(heads=4, kv_heads=2, head_dim=48, window=None, scale=1.0)
     qkv, cos_sin, weight = random(0, 7, 8 * 48), random(1, 7, 2, 24), random(2, 48)
     spans = replace(some_spans(), stored=np.array([0, 0, 1, 0, 1, 1, 0], dtype=np.bool_))
@@ -136,7 +134,7 @@ def test_every_float16_is_rounded_to_as_numpy_rounds(native: NativeOps) -> None:
 
 
 @pytest.mark.parametrize("kv_type", KV_TYPES)
-def test_copied_pages_hold_the_tokens_asked_for_and_nothing_else(native: NativeOps, kv_type: type) -> None:
+def test_copying_a_page_copies_the_first_tokens_and_nothing_else(native: NativeOps, kv_type: type) -> None:
     ours, theirs = (paged(kv_type, 2, 16) for _ in range(2))
     for kv in (ours, theirs):
         kv.pages[...] = random(0, *kv.pages.shape)

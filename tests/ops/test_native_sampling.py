@@ -1,4 +1,4 @@
-"""Native choice of tokens: the reference's tokens and log-probabilities, for every cut and at every edge."""
+"""Native sampling: the reference's tokens and log-probabilities, for every cut and at every edge."""
 
 import numpy as np
 import pytest
@@ -50,9 +50,7 @@ CUTS = [
 
 
 @pytest.mark.parametrize(("top_k", "top_p", "min_p"), CUTS)
-def test_choices_are_those_of_the_reference(
-    native: NativeOps, top_k: int, top_p: float, min_p: float
-) -> None:
+def test_sampled_tokens_are_the_references(native: NativeOps, top_k: int, top_p: float, min_p: float) -> None:
     rng = np.random.default_rng(top_k)
     for size in (1, 15, 1000, 4099):
         for spread in (0.01, 1.0, 8.0):
@@ -78,14 +76,14 @@ def test_zeros_of_both_signs_are_one_logit(native: NativeOps) -> None:
     assert_chosen_alike(native, logits, how(64, 1.0, top_k=20))
 
 
-def test_a_large_vocabulary_is_chosen_from_alike(native: NativeOps) -> None:
+def test_tokens_of_a_large_vocabulary_are_the_references(native: NativeOps) -> None:
     rng = np.random.default_rng(3)
     logits = (rng.standard_normal((4, 262_144)) * np.array([[0.5], [3], [5], [1]])).astype(np.float32)
     for choice in (how(4, 0.0), how(4, 1.0), how(4, 0.8, top_p=0.95), how(4, 1.3, top_k=64, min_p=0.02)):
         assert_chosen_alike(native, logits, choice)
 
 
-def test_a_lost_row_chooses_token_0_and_harms_no_other(native: NativeOps) -> None:
+def test_a_row_with_nan_samples_token_0_and_changes_no_other_row(native: NativeOps) -> None:
     logits = np.random.default_rng(0).standard_normal((5, 100)).astype(np.float32)
     logits[0, 99], logits[1, 50], logits[2] = np.nan, np.inf, -np.inf
     for temperature in (0.0, 1.0):
@@ -96,7 +94,7 @@ def test_a_lost_row_chooses_token_0_and_harms_no_other(native: NativeOps) -> Non
 
 
 @pytest.mark.parametrize("top", [0, 1, 7])
-def test_scores_are_those_of_the_reference_and_of_the_choice(native: NativeOps, top: int) -> None:
+def test_logprobs_are_the_references_and_equal_those_of_sampling(native: NativeOps, top: int) -> None:
     rng = np.random.default_rng(top)
     for size in (7, 15, 1000, 4099):
         logits = (rng.standard_normal((6, size)) * 4).astype(np.float32)

@@ -1,4 +1,4 @@
-"""Attention of the numpy backend: right to float64, and the same bits however the work is cut."""
+"""Attention of the numpy backend: close to float64, and the same bits for every split of the work."""
 
 from dataclasses import replace
 from itertools import pairwise
@@ -23,7 +23,7 @@ def random(seed: int, *shape: int) -> F32:
 
 
 def spans_of(*spans: tuple[int, int, int]) -> SpanRows:
-    """Of (row, start, end)."""
+    """Span arrays for spans of (row, start, end)."""
     positions = [np.arange(start, end, dtype=np.int32) for _, start, end in spans]
     lengths = [len(part) for part in positions]
     rows = np.array([row for row, _, _ in spans], dtype=np.int32)
@@ -126,8 +126,8 @@ def test_neighbours_in_the_batch_do_not_change_a_bit(shape: AttentionShape) -> N
 
 
 @pytest.mark.parametrize("page_size", [1, 3, 16])
-def test_dead_slots_may_hold_nan(page_size: int) -> None:
-    """Slots after the end, pages slid out of the window, other layers and the null page do not count."""
+def test_unused_slots_may_hold_nan(page_size: int) -> None:
+    """Slots after the end, pages outside of the window, other layers and the null page are not read."""
     keys, values, q = random(19, 150, 2, 32), random(20, 150, 2, 32), random(21, 6, 4, 32)
     clean = stored(keys, values, page_size=page_size)
     poisoned = stored(keys, values, page_size=page_size, fill=np.nan)
@@ -141,7 +141,7 @@ def test_dead_slots_may_hold_nan(page_size: int) -> None:
 @pytest.mark.parametrize("shape", [SHAPE, WINDOWED])
 @pytest.mark.parametrize("clip", [1, 63, 64, 100, 120, 140])
 def test_no_key_before_the_clip_is_read(shape: AttentionShape, clip: int) -> None:
-    """As if the row began there: nothing before it needs a page."""
+    """The row then begins at the clip: positions before it need no page."""
     keys, values, q = random(28, 150, 2, 32), random(29, 150, 2, 32), random(30, 10, 4, 32)
     kv = stored(keys, values, page_size=4, fill=np.nan)
     spans = replace(spans_of((0, 140, 150)), clips=np.array([clip], dtype=np.int32))
@@ -195,7 +195,7 @@ def test_a_constant_value_comes_back_unchanged_up_to_rounding() -> None:
 
 
 def slow_fma(a: np.float32, b: np.float32, c: np.float32) -> np.float32:
-    """By extended precision: another way than the code under test."""
+    """In extended precision: independent of the code under test."""
     return np.float32(np.longdouble(a) * np.longdouble(b) + np.longdouble(c))
 
 
@@ -227,7 +227,7 @@ def slow_tile(q: F32, k: F32, v: F32, seen: range, scale: float) -> tuple[np.flo
 
 
 def slow_attention(q: F32, k: F32, v: F32, position: int, window: int | None) -> F32:
-    """One query and head: the text of `Ops.attention`, one scalar at a time."""
+    """The specification of `Ops.attention` for one query and head, one scalar at a time."""
     first = 0 if window is None else position - window + 1
     tiles = [
         slow_tile(q, k, v, range(max(first, start), min(start + 64, position + 1)), SHAPE.scale)
@@ -244,7 +244,7 @@ def slow_attention(q: F32, k: F32, v: F32, position: int, window: int | None) ->
 
 
 @pytest.mark.parametrize(("position", "window"), [(19, None), (19, 5), (150, None), (150, 30), (128, 70)])
-def test_attention_follows_its_text_step_by_step(position: int, window: int | None) -> None:
+def test_attention_follows_the_specification_step_by_step(position: int, window: int | None) -> None:
     shape = replace(SHAPE, window=window)
     for seed in range(6):
         keys, values, q = (
@@ -259,7 +259,7 @@ def test_attention_follows_its_text_step_by_step(position: int, window: int | No
         np.testing.assert_array_equal(got[head], expected)
 
 
-def test_a_nan_query_is_its_own_trouble() -> None:
+def test_a_query_with_nan_changes_no_other_query() -> None:
     keys, values, q = random(31, 100, 2, 32), random(32, 100, 2, 32), random(33, 3, 4, 32)
     clean = attend(q, stored(keys, values), 97, SHAPE)
     q[1, 2, 5] = np.nan

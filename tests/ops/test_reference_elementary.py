@@ -13,18 +13,18 @@ F32 = NDArray[np.float32]
 
 
 def slow_fma(a: np.float32, b: np.float32, c: np.float32) -> np.float32:
-    """By extended precision: another way than the code under test."""
+    """In extended precision: independent of the code under test."""
     return np.float32(np.longdouble(a) * np.longdouble(b) + np.longdouble(c))
 
 
-def test_exp_is_within_one_unit_in_the_last_place_or_so() -> None:
+def test_exp_is_within_1_5_units_in_the_last_place() -> None:
     x = np.linspace(-87, 88, 400_001).astype(np.float32)
     exact = np.exp(x.astype(np.float64))
     error = np.abs(exp(x) - exact) / np.spacing(exact.astype(np.float32))
     assert error.max() < 1.5, error.max()
 
 
-def test_exp_follows_its_text_step_by_step() -> None:
+def test_exp_follows_the_specification_step_by_step() -> None:
     coefficients = (
         "1.9875691500e-4",
         "1.3981999507e-3",
@@ -109,7 +109,7 @@ def test_a_folded_sum_adds_in_lanes_and_then_folds(width: int, dtype: type[np.fl
     assert folded_sum(x) == lanes[0] and folded_sum(x).dtype == dtype
 
 
-def test_philox_gives_the_published_answers() -> None:
+def test_philox_equals_the_published_test_vectors() -> None:
     """Known answers of the authors' Random123 library, philox4x32 with 10 rounds."""
     ones = 0xFFFFFFFF
     assert philox((0, 0, 0, 0), (0, 0)) == (0x6627E8D5, 0xE169C58D, 0xBC57AC4C, 0x9B00DBD8)

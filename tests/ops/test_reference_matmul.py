@@ -13,7 +13,7 @@ OPS = ReferenceOps()
 
 
 def slow_fma(a: np.float32, b: np.float32, c: np.float32) -> np.float32:
-    """By extended precision: another way than the code under test."""
+    """In extended precision: independent of the code under test."""
     return np.float32(np.longdouble(a) * np.longdouble(b) + np.longdouble(c))
 
 
@@ -43,7 +43,7 @@ def matmul(x: F32, matrix: Matrix) -> F32:
 
 
 def slow_matmul(x: Activations, matrix: PackedMatrix) -> F32:
-    """The text of `Ops.matmul`, one scalar at a time, on Python integers."""
+    """The specification of `Ops.matmul`, one scalar at a time, on Python integers."""
     codes, scales, zero_offsets = unpack(matrix)
     result = np.zeros((len(x.codes), matrix.out_features), dtype=np.float32)
     for m, n in np.ndindex(*result.shape):
@@ -71,7 +71,7 @@ def test_matmul_equals_a_scalar_loop_to_the_bit(precision: Precision, group: int
 
 @pytest.mark.parametrize("precision", list(Precision))
 def test_matmul_of_extreme_codes_is_exact(precision: Precision) -> None:
-    """All codes at -128 and all activations at their limit: the largest dot there is."""
+    """All codes at -128 and all activations at their limit: the largest possible dot."""
     codes = np.full((17, 64), -128, dtype=np.int8)
     scales = np.full((17, 2), 0.37, dtype=np.float32)
     matrix = pack(codes, scales, scales, 32, precision)
@@ -115,7 +115,7 @@ def test_more_rows_than_a_block_holds_are_all_computed() -> None:
 # ---------------------------------------------------------------- activation codes
 
 
-def test_activation_codes_follow_their_text() -> None:
+def test_activation_codes_follow_the_specification() -> None:
     for precision in Precision:
         x = random_rows(11, 4, 96)
         got = quantized(x, random_matrix(12, 16, 96, 32, precision, zero_offsets=False))
@@ -138,7 +138,7 @@ def test_halves_round_to_even_codes() -> None:
     assert got.codes[0, :5].tolist() == [127, 0, 2, 2, 0]
 
 
-def test_groups_of_next_to_nothing_become_zeros() -> None:
+def test_groups_of_tiny_values_become_zeros() -> None:
     x = np.zeros((1, 96), dtype=np.float32)
     x[0, 32:64] = 9e-31
     x[0, 64:] = np.float32(1e-30)
@@ -148,7 +148,7 @@ def test_groups_of_next_to_nothing_become_zeros() -> None:
 
 
 @pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
-def test_a_row_that_is_not_finite_is_its_own_trouble(bad: float) -> None:
+def test_a_row_that_is_not_finite_changes_no_other_row(bad: float) -> None:
     matrix = random_matrix(15, 20, 96, 32, Precision.INT8, zero_offsets=True)
     x = random_rows(16, 3, 96)
     clean = matmul(x, matrix)

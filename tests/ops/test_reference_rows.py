@@ -12,7 +12,7 @@ from transom.ops.store import KVStore, KVType, PageShape
 F32 = NDArray[np.float32]
 OPS = ReferenceOps()
 FLOATS = pack_float(np.zeros((16, 96), dtype=np.float32))
-"""A matrix whose activations are float rows: `prepare` gives them back."""
+"""A float matrix: `prepare` returns the rows unchanged."""
 
 
 def random(seed: int, *shape: int) -> F32:
@@ -82,7 +82,7 @@ def test_silu_is_close_to_float64() -> None:
     np.testing.assert_allclose(got, gate / (1 + np.exp(-gate)) * up, rtol=2e-5, atol=1e-6)
 
 
-def test_gated_activation_of_large_gates_is_identity_or_nothing() -> None:
+def test_gated_activation_of_large_gates_is_identity_or_zero() -> None:
     gate_up = np.ones((1, 192), dtype=np.float32)
     gate_up[0, :96] = np.repeat([50, -50, 1e30, -1e30], 24)
     got = float_rows(OPS.gated_prepare(gate_up, Gate.GELU_TANH, FLOATS))[0]
@@ -180,7 +180,7 @@ def test_rope_store_does_not_depend_on_the_batch() -> None:
     np.testing.assert_array_equal(alone.pages, together.pages)
 
 
-def test_what_float16_cannot_hold_is_clamped_and_nan_stays_nan() -> None:
+def test_values_beyond_float16_are_clamped_and_nan_stays_nan() -> None:
     kv, spans = store_of(KVType.FLOAT16), two_spans()
     qkv = np.zeros((6, 256), dtype=np.float32)
     values = [1e9, -1e9, 65519.0, 65521.0, np.nan, np.inf, 2049.0, 2051.0, 2.0**-25, 3 * 2.0**-25]

@@ -1,4 +1,4 @@
-"""Choosing tokens: cuts, ties, the draw and log-probabilities of the numpy backend."""
+"""Sampling in the numpy backend: cuts, ties, the draw and log-probabilities."""
 
 import math
 
@@ -24,7 +24,7 @@ def how(
     seed: int = 0,
     position: int = 0,
 ) -> SamplingRows:
-    """The same parameters for every row, but positions ascending from `position`."""
+    """The same parameters for every row; positions ascend from `position`."""
     return SamplingRows(
         temperature=np.full(rows, temperature, dtype=np.float32),
         top_k=np.full(rows, top_k, dtype=np.int32),
@@ -67,7 +67,7 @@ def test_a_row_does_not_depend_on_its_neighbours() -> None:
 
 @pytest.mark.parametrize("temperature", [0.5, 1.0, 2.0])
 def test_draws_follow_the_tempered_distribution(temperature: float) -> None:
-    """Chi-square of 2,000 draws over 8 tokens: 24.3 is passed by one in a thousand fair generators."""
+    """Chi-square of 2,000 draws over 8 tokens: one fair generator in a thousand exceeds 24.3."""
     logits = [0.0, 1.0, -1.0, 2.0, 0.5, -2.0, 1.5, 0.0]
     counts = np.bincount(draws(logits, 2_000, temperature=temperature, seed=5), minlength=8)
     weights = np.exp(np.array(logits) / temperature)
@@ -89,13 +89,13 @@ def test_the_draw_depends_on_position_not_on_the_row() -> None:
 
 
 def test_the_draw_is_the_first_cumulated_weight_above_u() -> None:
-    """Four equal tokens, in order of id: the token is the quarter in which u lies."""
+    """Four equal tokens, in order of id: the quarter that holds u is the token."""
     got = draws([1.0, 1.0, 1.0, 1.0], 500, seed=9)
     assert got.tolist() == [int(4 * uniform(9, position)) for position in range(500)]
 
 
 def test_a_cumulated_weight_equal_to_u_is_not_above_it() -> None:
-    """At this position u is 0xC5DF / 65536 exactly: the first 0xC5DF equal tokens are passed over."""
+    """At this position u is 0xC5DF / 65536 exactly: the first 0xC5DF equal tokens are skipped."""
     assert uniform(0, 167078) == 0xC5DF / 65536
     tokens, _ = OPS.sample(np.zeros((1, 65536), dtype=np.float32), how(position=167078))
     assert tokens[0] == 0xC5DF
@@ -150,11 +150,13 @@ def test_top_p_keeps_the_shortest_prefix_that_reaches_p(top_p: float, kept: set[
 @pytest.mark.parametrize(
     ("min_p", "kept"), [(0.0, {0, 1, 2, 3}), (0.3, {1, 2, 3}), (0.6, {1, 3}), (0.8, {1}), (1.0, {1})]
 )
-def test_min_p_keeps_what_is_at_least_that_share_of_the_likeliest(min_p: float, kept: set[int]) -> None:
+def test_min_p_keeps_tokens_with_at_least_that_share_of_the_most_likely_one(
+    min_p: float, kept: set[int]
+) -> None:
     assert set(draws(LOGITS_OF_TENTHS, 300, min_p=min_p).tolist()) == kept
 
 
-def test_min_p_looks_at_tempered_weights() -> None:
+def test_min_p_compares_tempered_weights() -> None:
     assert set(draws(LOGITS_OF_TENTHS, 300, min_p=0.6, temperature=3.0).tolist()) == {0, 1, 2, 3}
 
 
@@ -164,7 +166,7 @@ def test_top_p_reaches_p_exactly_and_stops() -> None:
 
 
 def test_top_p_counts_only_what_top_k_and_min_p_left() -> None:
-    """0.4 of the 0.7 kept by top_k is 0.57: enough for 0.5, though 0.4 of all is not."""
+    """0.4 is 57% of the 0.7 that top_k keeps, which exceeds 0.5; it would not be half of the whole."""
     assert set(draws(LOGITS_OF_TENTHS, 500, top_k=2, top_p=0.5).tolist()) == {1}
     assert set(draws(LOGITS_OF_TENTHS, 500, min_p=0.7, top_p=0.5).tolist()) == {1}
 

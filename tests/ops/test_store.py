@@ -1,4 +1,4 @@
-"""The KV store: layout, bytes, and memory that costs nothing until touched."""
+"""The KV store: layout, bytes, and memory that is free until it is written."""
 
 import numpy as np
 import pytest
@@ -40,7 +40,7 @@ def test_components_do_not_share_bytes() -> None:
     assert not store.view(1).any()
 
 
-def test_paged_reads_the_row_table_where_it_lies() -> None:
+def test_paged_does_not_copy_the_page_table() -> None:
     store = KVStore((FULL,), (4,))
     table = np.zeros((2, 3), dtype=np.int32)
     paged = store.paged(0, table)

@@ -5,9 +5,8 @@ import pytest
 from tests.kv.test_machine import walk
 from tests.kv.world import PAGE_SIZES, WINDOWS, Fault, Job, World, components, same
 
-from transom.kv.check import inside
-from transom.kv.eviction import reclaim
-from transom.kv.radix_tree import Node
+from transom.kv.check import evict, inside
+from transom.kv.node import Node
 
 FULL, WINDOW = 0, 1
 TOKENS = np.arange(100, 148, dtype=np.int32)
@@ -25,8 +24,7 @@ def hybrid(page_size: int, window: int) -> World:
 
 def tombstone(world: World) -> None:
     """Takes every window page that nobody reads; full pages stay."""
-    with world.cache.transaction():
-        reclaim(inside(world.cache).tree, WINDOW, inside(world.cache).pools[WINDOW].idle)
+    evict(world.cache, WINDOW, inside(world.cache).pools[WINDOW].idle)
     world.audit()
 
 
@@ -176,12 +174,7 @@ def test_publish_never_accepts_what_match_rejects(page_size: int, window: int) -
             world.settle(job)
             accepted(world, job)
         world.drop(job)
-        with world.cache.transaction():
-            reclaim(
-                inside(world.cache).tree,
-                WINDOW,
-                int(random.integers(inside(world.cache).pools[WINDOW].idle + 1)),
-            )
+        evict(world.cache, WINDOW, int(random.integers(inside(world.cache).pools[WINDOW].idle + 1)))
 
 
 def accepted(world: World, job: Job) -> None:

@@ -1,4 +1,4 @@
-"""Need over a life against room: who comes in, who waits, whole and untouched."""
+"""Admission: a request starts if its whole lifetime fits, and waits without any memory otherwise."""
 
 from tests.sched.world import World
 
@@ -13,7 +13,7 @@ def is_running(world: World, request: RequestId) -> bool:
     return request in world.scheduler._requests.running
 
 
-def test_who_would_not_fit_over_a_life_waits_though_its_prompt_fits() -> None:
+def test_a_request_whose_lifetime_does_not_fit_waits_though_its_prompt_fits() -> None:
     world = World(page=1, windows=(), pages=(40,), chunk=64, context=40, outputs_expected=20)
     first, second = world.submit(distinct(10, 1), 20), world.submit(distinct(10, 2), 20)
     world.step()
@@ -22,7 +22,7 @@ def test_who_would_not_fit_over_a_life_waits_though_its_prompt_fits() -> None:
     assert world.scheduler.stats().retractions == 0
 
 
-def test_optimism_admits_what_recent_outputs_let_hope_for() -> None:
+def test_a_request_is_admitted_if_it_fits_with_an_output_like_recent_ones() -> None:
     world = World(page=1, windows=(), pages=(40,), chunk=64, context=40, outputs_expected=2)
     first, second = world.submit(distinct(10, 1), 20), world.submit(distinct(10, 2), 20)
     world.step()
@@ -30,7 +30,7 @@ def test_optimism_admits_what_recent_outputs_let_hope_for() -> None:
     world.finish()
 
 
-def test_max_tokens_bounds_what_is_expected() -> None:
+def test_max_tokens_bounds_the_expected_output() -> None:
     world = World(page=1, windows=(), pages=(40,), chunk=64, context=40, outputs_expected=1_000)
     requests = [world.submit(distinct(10, seed), 4) for seed in range(3)]
     world.step()
@@ -38,8 +38,8 @@ def test_max_tokens_bounds_what_is_expected() -> None:
     world.finish()
 
 
-def test_a_window_is_counted_as_long_as_it_is_and_no_longer() -> None:
-    """Ten requests of 40 tokens hold four window pages each when they decode."""
+def test_a_window_is_counted_at_its_length_and_no_more() -> None:
+    """A decoding request of 40 tokens holds four window pages, so ten requests fit."""
     world = World(page=1, windows=(4,), pages=(400, 40), rows=16, chunk=64, context=64, outputs_expected=30)
     requests = [world.submit(distinct(4, seed), 36) for seed in range(12)]
     for _ in range(3):
@@ -49,20 +49,20 @@ def test_a_window_is_counted_as_long_as_it_is_and_no_longer() -> None:
     assert world.scheduler.stats().retractions == 0
 
 
-def test_a_retracted_request_comes_back_when_a_longer_life_fits() -> None:
+def test_a_retracted_request_is_readmitted_when_a_longer_lifetime_fits() -> None:
     world = World(page=1, windows=(), pages=(40,), chunk=64, context=40, outputs_expected=2)
     first, second = world.submit(distinct(10, 1), 24), world.submit(distinct(10, 2), 24)
     while not world.scheduler.stats().retractions:
         world.step()
     assert not is_running(world, second)
     while first not in world.ends:
-        assert not is_running(world, second), "it would be thrown out again"
+        assert not is_running(world, second), "it would be retracted again"
         world.step()
     world.finish()
     assert world.scheduler.stats().retractions == 1
 
 
-def test_a_request_that_waits_holds_nothing() -> None:
+def test_a_waiting_request_holds_nothing() -> None:
     world = World(page=4, windows=(4,), rows=1, chunk=8)
     running, waiting = world.submit(distinct(20, 1), 4), world.submit(distinct(20, 2), 4)
     world.step()
@@ -89,8 +89,10 @@ def test_every_retraction_makes_readmission_more_careful() -> None:
     world.step()
     world.retract_all()
     world.step()
-    assert is_running(world, first) and is_running(world, second), "two lives with 8 outputs fit in 40"
+    assert is_running(world, first) and is_running(world, second), (
+        "two lifetimes with 8 outputs fit in 40 pages"
+    )
     world.retract_all()
     world.step()
-    assert is_running(world, first) and not is_running(world, second), "two with 24 do not"
+    assert is_running(world, first) and not is_running(world, second), "two lifetimes with 24 outputs do not"
     world.finish()

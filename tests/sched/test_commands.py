@@ -15,7 +15,7 @@ def prompt(length: int, seed: int = 0) -> list[int]:
 
 
 def busy(requests: int = 3, rows: int = 2) -> tuple[World, list[RequestId]]:
-    """A decode, a prompt between two chunks, and who finds no row."""
+    """A world with a decode, a prompt between two chunks, and a request without a row."""
     world = World(page=4, windows=(4,), pages=(64, 32), rows=rows, chunk=8)
     first = world.submit(prompt(6), 20)
     world.step()
@@ -27,7 +27,7 @@ def busy(requests: int = 3, rows: int = 2) -> tuple[World, list[RequestId]]:
 
 
 def launch(world: World) -> Step:
-    """A step that is being computed."""
+    """Commits a step and leaves it in flight."""
     outcome = world.scheduler.commit(world.scheduler.plan())
     assert isinstance(outcome, Step)
     return outcome
@@ -36,7 +36,7 @@ def launch(world: World) -> Step:
 # ---------------------------------------------------------------- abort
 
 
-def test_all_are_aborted_at_once() -> None:
+def test_all_requests_are_aborted_at_once() -> None:
     world, requests = busy()
     world.send(AbortAll())
     world.drain()
@@ -46,7 +46,7 @@ def test_all_are_aborted_at_once() -> None:
     world.require_empty()
 
 
-def test_what_is_aborted_in_flight_ends_at_once_and_gives_its_pages_back_after_the_step() -> None:
+def test_a_request_aborted_in_flight_ends_at_once_and_frees_its_pages_after_the_step() -> None:
     world, (decoding, prefill, _) = busy()
     step = launch(world)
     used = world.cache.stats().rows_used
@@ -62,7 +62,7 @@ def test_what_is_aborted_in_flight_ends_at_once_and_gives_its_pages_back_after_t
     world.finish()
 
 
-def test_a_step_that_fails_after_an_abort_ends_only_the_others() -> None:
+def test_a_step_that_fails_after_an_abort_ends_only_the_remaining_requests() -> None:
     world, (decoding, prefill, waiting) = busy()
     step = launch(world)
     (end,) = world.scheduler.abort(decoding)
@@ -77,7 +77,7 @@ def test_a_step_that_fails_after_an_abort_ends_only_the_others() -> None:
 # ---------------------------------------------------------------- deadlines
 
 
-def test_requests_end_at_their_deadlines_with_what_they_have_wherever_they_are() -> None:
+def test_requests_in_any_state_end_at_their_deadlines_with_the_tokens_that_they_have() -> None:
     world = World(page=4, windows=(4,), pages=(64, 32), rows=2, chunk=8)
     decoding = world.submit(prompt(6), 20, deadline=5.0)
     world.step()
@@ -87,7 +87,7 @@ def test_requests_end_at_their_deadlines_with_what_they_have_wherever_they_are()
     world.step()
     world.clock = 4.0
     world.step()
-    assert set(world.ends) == {waiting}, "a deadline is passed when it is reached"
+    assert set(world.ends) == {waiting}, "a deadline has passed when it is reached"
     world.clock = 6.0
     world.step()
     assert set(world.ends) == {waiting, decoding, prefill}
@@ -98,7 +98,7 @@ def test_requests_end_at_their_deadlines_with_what_they_have_wherever_they_are()
     assert world.ends[patient].reason is FinishReason.LENGTH
 
 
-def test_a_clock_that_jumps_back_brings_nobody_to_life_and_ends_nobody() -> None:
+def test_a_clock_that_jumps_back_ends_no_request() -> None:
     world = World()
     request = world.submit(prompt(6), 9, deadline=50.0)
     for world.clock in (40.0, -1e9, 49.0, 0.0):
@@ -118,8 +118,8 @@ def test_a_pause_stops_steps_and_nothing_else(mode: PauseMode) -> None:
     world.send(Pause(mode))
     late = world.submit(prompt(5, 7), 3, deadline=9.0)
     doomed = world.submit(prompt(5, 8), 3)
-    taken = world.step()
-    assert taken.idle == Idle(IdleReason.PAUSED, until=9.0)
+    iteration = world.step()
+    assert iteration.idle == Idle(IdleReason.PAUSED, until=9.0)
     world.abort(doomed)
     for _ in range(3):
         assert world.step().idle is not None
@@ -135,7 +135,7 @@ def test_a_pause_stops_steps_and_nothing_else(mode: PauseMode) -> None:
     world.finish()
 
 
-def test_a_pause_may_end_everything() -> None:
+def test_a_pause_can_abort_all_requests() -> None:
     world, requests = busy()
     world.send(Pause(PauseMode.ABORT))
     world.step()
@@ -149,17 +149,17 @@ def test_a_pause_may_end_everything() -> None:
 # ---------------------------------------------------------------- drain
 
 
-def test_a_drained_engine_finishes_what_it_has_and_takes_nothing_more() -> None:
+def test_a_drained_engine_finishes_its_requests_and_refuses_new_ones() -> None:
     world, _ = busy()
     world.send(Drain(7))
     late = world.submit(prompt(4))
-    taken = world.step()
-    assert [(r.request, r.error.code) for r in taken.rejected] == [(late, "shutting_down")]
-    assert taken.done == ()
+    iteration = world.step()
+    assert [(r.request, r.error.code) for r in iteration.rejected] == [(late, "shutting_down")]
+    assert iteration.done == ()
     del world.requests[late]
     world.finish()
     assert world.iterations[-1].done == (Drained(7),)
-    assert sum(bool(taken.done) for taken in world.iterations) == 1
+    assert sum(bool(iteration.done) for iteration in world.iterations) == 1
     assert {end.reason for end in world.ends.values()} == {FinishReason.LENGTH}
 
 
@@ -167,7 +167,7 @@ def test_a_drained_engine_finishes_what_it_has_and_takes_nothing_more() -> None:
 
 
 def done_in(world: World, iterations: int = 200) -> tuple[list[object], int]:
-    """What commands have come to in the first turn that says so, and the steps before that turn."""
+    """The outcomes of the first iteration that has any, and the number of steps before it."""
     for _ in range(iterations):
         steps = len(world.runner.steps)
         if done := world.step().done:
@@ -176,7 +176,7 @@ def done_in(world: World, iterations: int = 200) -> tuple[list[object], int]:
 
 
 @pytest.mark.parametrize("mode", UpdateMode)
-def test_nothing_computed_under_old_weights_is_read_under_new_ones(mode: UpdateMode) -> None:
+def test_nothing_computed_with_old_weights_is_read_with_new_ones(mode: UpdateMode) -> None:
     world, requests = busy(4)
     world.send(UpdateWeights(3, "new", mode))
     done, steps = done_in(world)
@@ -193,7 +193,7 @@ def test_nothing_computed_under_old_weights_is_read_under_new_ones(mode: UpdateM
     assert ended == {FinishReason.ABORT if mode is UpdateMode.ABORT else FinishReason.LENGTH}
 
 
-def test_a_drained_update_lets_those_finish_that_have_begun_though_retracted_and_nobody_else() -> None:
+def test_before_a_drained_update_only_requests_that_have_begun_finish_even_if_retracted() -> None:
     world, (decoding, prefill, waiting) = busy()
     world.retract_all()
     world.send(UpdateWeights(1, "new", UpdateMode.DRAIN))
@@ -202,7 +202,7 @@ def test_a_drained_update_lets_those_finish_that_have_begun_though_retracted_and
     world.finish()
 
 
-def test_one_update_at_a_time_and_none_that_a_pause_would_hold_up() -> None:
+def test_a_second_update_and_one_that_a_pause_would_block_are_refused() -> None:
     world, _ = busy()
     world.send(UpdateWeights(1, "new", UpdateMode.DRAIN))
     world.step()
@@ -222,7 +222,7 @@ def test_one_update_at_a_time_and_none_that_a_pause_would_hold_up() -> None:
     world.finish()
 
 
-def test_weights_that_do_not_fit_change_nothing_and_those_that_do_not_load_only_retract() -> None:
+def test_weights_that_do_not_fit_change_nothing_and_weights_that_do_not_load_only_retract() -> None:
     world, requests = busy()
     world.send(UpdateWeights(1, UNFIT, UpdateMode.ABORT))
     world.send(UpdateWeights(2, MISSING, UpdateMode.RETRACT))
@@ -245,10 +245,10 @@ def test_time_in_the_queue_is_counted_until_each_admission() -> None:
         world.step()
     stats = world.scheduler.stats()
     assert stats.admissions == 2
-    assert stats.queue_seconds == 2.0, "the second waited for the two steps of the first"
+    assert stats.queue_seconds == 2.0, "the second request waited for the two steps of the first"
 
 
-def test_a_request_is_told_how_long_it_waited_for_its_first_step_or_for_its_end() -> None:
+def test_a_request_reports_how_long_it_waited_for_its_first_step_or_its_end() -> None:
     world = World(page=4, windows=(4,), pages=(64, 32), rows=1, chunk=8)
     world.clock = 10.0
     first, second, doomed = world.submit(prompt(4), 3), world.submit(prompt(4, 1), 2), world.submit([5], 9)

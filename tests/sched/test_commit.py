@@ -1,4 +1,4 @@
-"""Commit is one transaction: what fails in it is undone, span by span or as a whole."""
+"""Commit is one transaction: a span without pages is undone alone, a bug undoes all of it."""
 
 from collections.abc import Callable
 
@@ -15,7 +15,7 @@ from transom.values import RequestId
 
 
 def breaking(world: World, error: Exception, request: RequestId) -> Callable[[Holding, int], None]:
-    """`extend`, failing for one request in the midst of its work."""
+    """An `extend` that fails for one request after it has allocated."""
     extend = world.cache.extend
 
     def broken(holding: Holding, end: int) -> None:
@@ -28,15 +28,15 @@ def breaking(world: World, error: Exception, request: RequestId) -> Callable[[Ho
 
 def world_with_two(page: int = 4) -> tuple[World, RequestId, RequestId]:
     world = World(page=page, windows=(4,), pages=(64, 64), chunk=8)
-    world.scheduler = Scheduler(world.cache, world.limits)  # type: ignore[assignment]
+    world.scheduler = Scheduler(world.cache, world.config)  # type: ignore[assignment]
     return world, world.submit([5] * 4, 8), world.submit([6] * 4, 8)
 
 
 @pytest.mark.parametrize("steps_before", [0, 1])
-def test_a_span_that_finds_no_page_is_not_in_the_step_and_untouched(
+def test_a_span_that_finds_no_page_is_left_out_of_the_step_and_its_request_is_untouched(
     steps_before: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Before the first step it is an admission, afterwards a decode at a page boundary."""
+    """Before the first step the span is an admission, later a decode at a page boundary."""
     world, lucky, unlucky = world_with_two()
     for _ in range(steps_before):
         world.step()
@@ -53,7 +53,7 @@ def test_a_span_that_finds_no_page_is_not_in_the_step_and_untouched(
 
 def test_a_step_in_which_no_span_finds_a_page_is_idle(monkeypatch: pytest.MonkeyPatch) -> None:
     world = World(page=4, windows=(4,))
-    scheduler = Scheduler(world.cache, world.limits)
+    scheduler = Scheduler(world.cache, world.config)
     request = world.submit([5] * 4, 8)
     scheduler.submit(world.requests[request])
     with monkeypatch.context() as patch:
@@ -95,7 +95,7 @@ def test_a_failed_retraction_is_undone(monkeypatch: pytest.MonkeyPatch) -> None:
     world.finish()
 
 
-def test_the_cache_is_told_a_request_s_priority() -> None:
+def test_the_cache_gets_a_request_s_priority() -> None:
     world = World(page=4, windows=(4,), pages=(64, 64), chunk=8)
     world.submit([5] * 4, 8, priority=3)
     world.step()
@@ -103,8 +103,8 @@ def test_the_cache_is_told_a_request_s_priority() -> None:
     world.finish()
 
 
-def test_a_step_that_fails_leaves_no_snapshot_that_was_never_written() -> None:
-    """The state after 8 tokens is noted to be copied before the step that fails; nobody may hit that page."""
+def test_a_failed_step_leaves_no_snapshot_that_was_never_written() -> None:
+    """The state after 8 tokens was to be copied before the failed step, so no request may hit that page."""
     world = World(page=4, windows=(4,), more=(State(every=8),), pages=(64, 64, 16), chunk=32)
     world.submit(list(range(20)), 4)
     world.step()

@@ -1,4 +1,4 @@
-"""Shares of tenants: who was served least is next, whatever the policy says of the requests of one."""
+"""Shares of tenants: the tenant that was served least is next, under each policy."""
 
 import numpy as np
 import pytest
@@ -33,7 +33,7 @@ def many(world: World, tenant: str, count: int, prompt: int = 8, outputs: int = 
 
 
 def tenants_served(world: World) -> str:
-    """Tenants in the order in which their requests began."""
+    """Tenants in the order in which their requests started."""
     begun = dict.fromkeys(span.request for work in world.runner.steps for span in work.spans)
     return "".join(world.requests[request].tenant for request in begun)
 
@@ -47,7 +47,9 @@ def test_one_tenant_changes_nothing() -> None:
 
 
 @pytest.mark.parametrize("policy", list(SchedulePolicy))
-def test_two_that_ask_for_the_same_take_turns_however_many_one_sends(policy: SchedulePolicy) -> None:
+def test_two_tenants_with_equal_requests_alternate_however_many_one_of_them_sends(
+    policy: SchedulePolicy,
+) -> None:
     world = one_row(policy)
     many(world, "a", 20)
     many(world, "b", 4)
@@ -55,8 +57,8 @@ def test_two_that_ask_for_the_same_take_turns_however_many_one_sends(policy: Sch
     assert tenants_served(world) == "abababab" + "a" * 16
 
 
-def test_turns_are_counted_in_tokens_and_not_in_requests() -> None:
-    """8 + 2 x 2 weighted tokens against 32 + 2 x 2: three of one for one of the other."""
+def test_shares_are_counted_in_tokens_and_not_in_requests() -> None:
+    """8 + 2 x 2 weighted tokens against 32 + 2 x 2: three requests of one tenant for one of the other."""
     world = one_row()
     many(world, "a", 12, prompt=8)
     many(world, "b", 4, prompt=32)
@@ -65,7 +67,7 @@ def test_turns_are_counted_in_tokens_and_not_in_requests() -> None:
 
 
 def test_output_tokens_count_double() -> None:
-    """8 + 2 x 8 against 8 + 2 x 2: two for one."""
+    """8 + 2 x 8 weighted tokens against 8 + 2 x 2: one request for two."""
     world = one_row()
     many(world, "a", 4, outputs=8)
     many(world, "b", 8, outputs=2)
@@ -77,7 +79,7 @@ def test_output_tokens_count_double() -> None:
     assert tenants_served(world).startswith("abbabbabb")
 
 
-def test_cached_tokens_are_not_charged_and_neither_is_what_is_computed_again() -> None:
+def test_cached_and_recomputed_tokens_are_not_charged() -> None:
     world = one_row(rows=2)
     many(world, "b", 1)
     first = world.submit(fresh(24, 99), 4, tenant="a")
@@ -100,8 +102,8 @@ def test_the_policy_orders_the_requests_of_one_tenant() -> None:
     assert list(world.ends) == [short, other_short, long, other_long]
 
 
-def test_a_newcomer_starts_level_and_has_saved_nothing_up() -> None:
-    """The one that came late is not owed what the other was served before."""
+def test_a_new_tenant_starts_level_without_saved_credit() -> None:
+    """A late tenant gets no compensation for service before it arrived."""
     world = one_row()
     many(world, "a", 30)
     for _ in range(24):
@@ -113,9 +115,9 @@ def test_a_newcomer_starts_level_and_has_saved_nothing_up() -> None:
     assert tenants_served(world)[len(before) :].startswith(("bababababab", "abababababa"))
 
 
-def test_who_comes_back_is_not_owed_for_being_away_and_still_owes() -> None:
+def test_a_returning_tenant_gains_no_credit_and_keeps_its_debt() -> None:
     world = one_row()
-    many(world, "b", 1, prompt=100)  # far ahead, then away
+    many(world, "b", 1, prompt=100)  # far ahead, then absent
     world.drain()
     many(world, "a", 6, prompt=20)
     world.drain()
@@ -128,8 +130,8 @@ def test_who_comes_back_is_not_owed_for_being_away_and_still_owes() -> None:
     world.finish()
 
 
-def test_what_two_that_always_wait_are_served_differs_by_a_bound() -> None:
-    """By no more than what requests in the rows can come to, twice."""
+def test_the_service_of_two_tenants_that_always_wait_differs_by_a_bound() -> None:
+    """The bound is twice the weighted tokens of the requests that can hold rows at once."""
     world = one_row(rows=4)
     many(world, "a", 25, prompt=40, outputs=2)
     many(world, "b", 40, prompt=8, outputs=20)
@@ -155,7 +157,7 @@ def test_a_flood_of_one_tenant_hardly_delays_another() -> None:
     world.finish()
 
 
-def test_names_that_never_come_back_are_forgotten() -> None:
+def test_tenants_that_never_return_are_forgotten() -> None:
     queue = one_row().scheduler._requests.waiting
     for number in range(TENANTS_KEPT + 50):
         request = Request(RequestId(number), np.zeros(4, np.int32), 0, tenant=f"user {number}")

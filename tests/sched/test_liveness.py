@@ -1,4 +1,4 @@
-"""Every request ends: patience, priorities, retraction that does not go round in circles."""
+"""Every request ends: patience, priorities, and retractions that do not go round in circles."""
 
 import pytest
 from tests.sched.world import World
@@ -22,11 +22,11 @@ def test_small_requests_pass_one_that_does_not_fit_but_not_for_ever() -> None:
         small.append(world.submit(distinct(4, 2 + len(small)), 6))
         world.step()
         assert len(small) < 80
-    assert any(world.ends.get(request) for request in small), "small ones went past it"
+    assert any(world.ends.get(request) for request in small), "small requests passed it"
     world.finish()
 
 
-def test_a_stream_of_newcomers_does_not_starve_anybody() -> None:
+def test_a_stream_of_new_requests_starves_no_request() -> None:
     world = World(page=4, windows=(4,), pages=(20, 12), rows=4, chunk=16, context=64, patience=4)
     first = [world.submit(distinct(40, seed), 12) for seed in range(3)]
     for seed in range(150):
@@ -38,12 +38,12 @@ def test_a_stream_of_newcomers_does_not_starve_anybody() -> None:
 
 def test_priority_goes_first_and_does_not_starve_the_rest() -> None:
     world = World(page=4, windows=(4,), rows=1, chunk=16)
-    plain, urgent = world.submit(distinct(8, 1), 4), world.submit(distinct(8, 2), 4, priority=1)
+    low, high = world.submit(distinct(8, 1), 4), world.submit(distinct(8, 2), 4, priority=1)
     world.finish()
     order = [
         end.request for iteration in world.iterations for end in iteration.events if end.request in world.ends
     ]
-    assert order.index(urgent) < order.index(plain)
+    assert order.index(high) < order.index(low)
 
 
 def test_an_old_request_outranks_a_young_one_of_higher_priority() -> None:
@@ -51,7 +51,7 @@ def test_an_old_request_outranks_a_young_one_of_higher_priority() -> None:
     world.submit(distinct(8, 0), 4)
     world.step()
     old = world.submit(distinct(8, 1), 4)
-    for seed in range(world.limits.priority_bonus):
+    for seed in range(world.config.priority_bonus):
         world.abort(world.submit([seed % 40], 1))
     world.step()
     young = world.submit(distinct(8, 2), 4, priority=1)
@@ -91,7 +91,7 @@ def test_a_retracted_request_comes_back_with_a_hit() -> None:
     assert world.ends[request].usage.cached_tokens == 0
 
 
-def test_the_lead_takes_memory_from_the_junior_end() -> None:
+def test_the_oldest_running_request_takes_memory_from_the_junior_end() -> None:
     world = World(page=1, windows=(), pages=(40,), rows=4, chunk=16, context=40)
     senior, middle, junior = (world.submit(distinct(8, seed), 24) for seed in range(3))
     world.step()
@@ -119,16 +119,16 @@ def test_a_budget_smaller_than_the_decodes_serves_the_seniors() -> None:
     assert list(dict.fromkeys(ends)) == requests
 
 
-def test_a_senior_gets_budget_beside_decodes_that_fill_it() -> None:
+def test_a_starved_senior_gets_budget_although_decodes_would_fill_it() -> None:
     world = World(page=4, windows=(4,), pages=(64, 64), rows=8, chunk=4)
     for seed in range(4):
         world.submit(distinct(1, seed), 40)
     for _ in range(4):
         world.step()
-    lead = world.submit(distinct(20, 9), 2, priority=1)
-    for _ in range(world.limits.patience_steps + 3):
+    oldest = world.submit(distinct(20, 9), 2, priority=1)
+    for _ in range(world.config.patience_steps + 3):
         world.step()
-    assert world.spans(lead)[0] == (0, 1), "one token, then it leads"
+    assert world.spans(oldest)[0] == (0, 1), "one token, and it is the oldest running request"
     assert len(world.last_step()) == 4
     world.finish()
 

@@ -1,4 +1,4 @@
-"""Commands, failures, results: one turn of the loop."""
+"""One iteration of the loop: commands, failures, results."""
 
 import numpy as np
 import pytest
@@ -14,13 +14,13 @@ from transom.wire import Submit
 from transom_lab.worlds.runner import RunnerFailed
 
 
-def test_a_broken_step_ends_its_own_requests_and_no_others() -> None:
+def test_a_broken_step_ends_only_its_own_requests() -> None:
     world = World(page=4, windows=(4,), pages=(64, 64), rows=1)
     broken, fine = world.submit([1, 2, 3], 4), world.submit([4, 5], 4)
     world.fail_next_step()
-    taken = world.step()
-    assert isinstance(taken.failure, RunnerFailed)
-    assert taken.events == (
+    iteration = world.step()
+    assert isinstance(iteration.failure, RunnerFailed)
+    assert iteration.events == (
         Ended(broken, FinishReason.ERROR, world.ends[broken].usage, "RunnerFailed: half way"),
     )
     world.finish()
@@ -29,8 +29,8 @@ def test_a_broken_step_ends_its_own_requests_and_no_others() -> None:
 
 
 @pytest.mark.parametrize("steps_before", [0, 1, 2, 5])
-def test_nothing_of_a_broken_step_is_found_by_the_next(steps_before: int) -> None:
-    """The runner scribbled on the pages of the step before it broke."""
+def test_the_next_step_finds_no_page_of_a_broken_step(steps_before: int) -> None:
+    """The runner overwrote the pages of the step before it failed."""
     world = World(page=4, windows=(4,), pages=(64, 64), chunk=8)
     prompt = [(i * i) % 31 for i in range(20)]
     world.submit(prompt, 8)
@@ -62,9 +62,9 @@ def test_a_result_that_does_not_answer_the_step_is_a_failure_of_the_runner() -> 
 
     world = World()
     request = Request(RequestId(1), np.array([1, 2], np.int32), 2)
-    taken = iterate(world.scheduler, [Submit(request)], Mute())
-    assert isinstance(taken.failure, ValueError)
-    assert [type(event) for event in taken.events] == [Ended]
+    iteration = iterate(world.scheduler, [Submit(request)], Mute())
+    assert isinstance(iteration.failure, ValueError)
+    assert [type(event) for event in iteration.events] == [Ended]
     check(world.cache)
     world.require_empty()
 
@@ -101,7 +101,7 @@ def test_only_the_span_that_reaches_the_end_samples() -> None:
     ("prompt", "max_tokens", "param"),
     [([], 1, "prompt"), ([1], -1, "max_tokens"), ([1] * 65, 1, "prompt"), ([1] * 64, 1, "prompt")],
 )
-def test_what_can_never_run_is_refused_and_leaves_no_trace(
+def test_a_request_that_can_never_run_is_refused_and_leaves_no_trace(
     prompt: list[int], max_tokens: int, param: str
 ) -> None:
     world = World(context=64)
@@ -117,7 +117,7 @@ def test_what_can_never_run_is_refused_and_leaves_no_trace(
     assert world.scheduler.stats().requests_finished == 0
 
 
-def test_an_id_in_use_is_refused_and_the_first_goes_on() -> None:
+def test_an_id_in_use_is_refused_and_the_first_request_continues() -> None:
     world = World()
     request = world.submit([1, 2, 3], 4)
     world.inbox.append(Submit(world.requests[request]))
@@ -150,7 +150,7 @@ def test_an_output_longer_than_its_first_buffer_is_whole() -> None:
     assert len(world.texts[request]) == 690
 
 
-def test_tokens_handed_out_do_not_change_afterwards() -> None:
+def test_tokens_handed_to_the_runner_do_not_change_afterwards() -> None:
     world = World(page=16, windows=(4,), context=600)
     world.submit(list(range(40)), 500)
     world.step()
@@ -160,7 +160,7 @@ def test_tokens_handed_out_do_not_change_afterwards() -> None:
     assert span.tokens.tolist() == before
 
 
-def test_unfinished_names_who_has_not_ended() -> None:
+def test_unfinished_lists_the_requests_that_have_not_ended() -> None:
     world = World(rows=1)
     first, second = world.submit([1, 2], 3), world.submit([3], 1)
     world.step()
@@ -185,7 +185,7 @@ def test_counters_add_up() -> None:
 
 
 def test_a_step_is_computed_once_only() -> None:
-    """The states do not let a step be applied twice: its spans no longer start where the requests are."""
+    """A step cannot be applied twice: its spans no longer start at the end of the computed tokens."""
     world = World()
     world.submit([1, 2, 3], 4)
     world.step()

@@ -1,4 +1,4 @@
-"""What is expected of an output that is not done: the upper quartile of those that went on from there."""
+"""Predictions for unfinished outputs: the upper quartile of the recent outputs that were longer."""
 
 import numpy as np
 import pytest
@@ -10,7 +10,7 @@ def recent(*lengths: int) -> OutputLengths:
     return OutputLengths(np.array(sorted(lengths), np.int64))
 
 
-def test_the_first_guess_counts_until_a_dozen_have_ended() -> None:
+def test_the_first_estimate_holds_until_a_dozen_outputs_have_ended() -> None:
     seen = OutputHistory(32)
     assert seen.lengths().remaining_of(0) == 32
     for _ in range(11):
@@ -28,30 +28,32 @@ def test_the_first_guess_counts_until_a_dozen_have_ended() -> None:
         (4, 3),  # of 5 6 7 8, the third: 7
         (6, 2),  # of 7 8, the second
         (7, 1),
-        (8, 8),  # longer than any: as much again
+        (8, 8),  # longer than all: as much again
         (50, 50),
     ],
 )
-def test_what_is_to_come_is_the_upper_quartile_of_the_longer_ones(so_far: int, remaining: int) -> None:
+def test_the_remaining_length_is_the_upper_quartile_of_the_longer_outputs(
+    so_far: int, remaining: int
+) -> None:
     seen = recent(8, 3, 1, 6, 2, 7, 5, 4)
     assert seen.remaining_of(so_far) == remaining
     assert seen.remaining(np.array([0, so_far])).tolist() == [6, remaining]
 
 
-def test_all_alike_is_expected_to_be_like_all() -> None:
+def test_outputs_of_one_length_predict_that_length() -> None:
     seen = recent(*[40] * 10)
     assert [seen.remaining_of(so_far) for so_far in (0, 10, 39)] == [40, 30, 1]
 
 
-def test_those_still_at_it_speak_when_they_are_longer_than_all_that_ended() -> None:
-    """Two ended short; two are at 10 and 12, and are taken for 20 and 24."""
+def test_unfinished_outputs_count_if_they_are_longer_than_all_ended_ones() -> None:
+    """Two short outputs ended; two unfinished ones have 10 and 12 tokens, and count as 20 and 24."""
     seen = recent(2, 3).with_unfinished(np.array([12, 1, 3, 10]))
     assert seen.lengths.tolist() == [2, 3, 20, 24]
     assert (seen.remaining_of(0), seen.remaining_of(12)) == (20, 12)
     assert recent(2, 30).with_unfinished(np.array([10])).lengths.tolist() == [2, 30]
 
 
-def test_a_factor_makes_all_longer() -> None:
+def test_a_factor_makes_all_predictions_longer() -> None:
     seen = recent(2, 2)
     assert (
         seen.remaining_of(0, factor=4),
@@ -67,6 +69,6 @@ def test_old_outputs_are_forgotten() -> None:
     assert seen.lengths().lengths.tolist() == [3] * HISTORY
 
 
-def test_at_least_one_token_is_always_to_come() -> None:
+def test_at_least_one_token_is_always_expected() -> None:
     seen = recent(1, 1, 1)
     assert [seen.remaining_of(so_far) for so_far in range(4)] == [1, 1, 2, 3]

@@ -13,7 +13,7 @@ def roomy(**fields: object) -> World:
     return World(**{**settings, **fields})  # type: ignore[arg-type]
 
 
-def test_of_eight_that_arrive_together_seven_hit() -> None:
+def test_seven_of_eight_requests_that_arrive_together_hit() -> None:
     world = roomy()
     requests = [world.submit([*COMMON, *range(n, n + 40)], 4) for n in range(8)]
     world.finish()
@@ -22,7 +22,7 @@ def test_of_eight_that_arrive_together_seven_hit() -> None:
     assert world.scheduler.stats().computed_tokens == 8 * (1_540 + 3) - 7 * 1_500
 
 
-def test_who_waits_for_a_prefix_leaves_the_budget_to_others() -> None:
+def test_a_request_that_waits_for_a_prefix_leaves_the_budget_to_later_ones() -> None:
     world = roomy()
     first = world.submit([*COMMON, 1], 1)
     twin = world.submit([*COMMON, 2], 1)
@@ -31,7 +31,7 @@ def test_who_waits_for_a_prefix_leaves_the_budget_to_others() -> None:
     world.step()
     assert world.last_step().keys() == {first, stranger}
     world.finish()
-    assert world.ends[twin].usage.cached_tokens == 1_488, "whole pages of the first"
+    assert world.ends[twin].usage.cached_tokens == 1_488, "whole pages of the first request"
 
 
 def test_the_wait_ends_when_the_publisher_is_aborted() -> None:
@@ -45,7 +45,7 @@ def test_the_wait_ends_when_the_publisher_is_aborted() -> None:
 
 
 def test_the_wait_ends_where_the_shared_part_ends() -> None:
-    """The publisher has a long way to go after it; the other does not wait for that."""
+    """The first request computes a long rest after the shared part; the second does not wait for it."""
     world = roomy()
     first = world.submit([*COMMON[:512], *range(1_000)], 1)
     twin = world.submit([*COMMON[:512], 3, 4, 5], 1)
@@ -57,7 +57,7 @@ def test_the_wait_ends_where_the_shared_part_ends() -> None:
     world.finish()
 
 
-def test_nobody_waits_for_a_few_tokens() -> None:
+def test_no_request_waits_for_a_few_tokens() -> None:
     world = roomy()
     requests = [world.submit([1, *range(n, n + 20)], 2) for n in range(3)]
     world.step()
@@ -65,7 +65,7 @@ def test_nobody_waits_for_a_few_tokens() -> None:
     world.finish()
 
 
-def test_the_senior_out_of_patience_does_not_wait_for_a_prefix() -> None:
+def test_a_starved_senior_does_not_wait_for_a_prefix() -> None:
     world = roomy(patience=1, chunk=64)
     world.submit([*COMMON, 1], 1)
     world.step()
@@ -77,7 +77,7 @@ def test_the_senior_out_of_patience_does_not_wait_for_a_prefix() -> None:
     world.finish()
 
 
-def test_tenants_do_not_wait_for_each_other() -> None:
+def test_requests_with_different_salts_do_not_wait_for_each_other() -> None:
     world = roomy(chunk=2_048)
     one, other = world.submit([*COMMON, 1], 1), world.submit(COMMON[:40], 1, salt="other")
     world.step()
@@ -85,7 +85,7 @@ def test_tenants_do_not_wait_for_each_other() -> None:
     world.finish()
 
 
-def test_without_a_prefix_cache_nobody_waits() -> None:
+def test_without_a_prefix_cache_no_request_waits() -> None:
     world = roomy(caching=PrefixCaching.OFF, chunk=2_000)
     requests = [world.submit([*COMMON[:600], n], 1) for n in range(3)]
     world.step()
@@ -103,7 +103,7 @@ def test_the_same_prompt_again_computes_one_token() -> None:
     assert world.texts[first] == world.texts[again]
 
 
-def test_a_flush_makes_the_next_start_cold_and_the_running_go_on() -> None:
+def test_after_a_flush_new_requests_start_cold_and_running_ones_continue() -> None:
     world = roomy()
     running = world.submit([*COMMON, 1], 8)
     for _ in range(4):

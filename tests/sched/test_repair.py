@@ -1,4 +1,4 @@
-"""Worlds with repairs: texts stay the cold ones, and admission takes the way that computes least."""
+"""Worlds with repairs: texts stay the cold ones, and admission starts where it computes least."""
 
 import random
 
@@ -40,7 +40,7 @@ def test_a_prompt_whose_windows_are_gone_is_repaired_and_the_next_one_hits() -> 
 
 
 def test_a_repair_takes_no_full_page_before_the_full_pages_end() -> None:
-    """Full pages for one request of 48: all of them cached, and still the repair is admitted at once."""
+    """The pool has full pages for one request of 48 tokens, all cached; the repair is admitted at once."""
     world = world_with(4, 4, (1, 0, 1), pages=(12, 16), chunk=8, context=48)
     world.submit(prompt(44), 1)
     world.finish()
@@ -49,10 +49,10 @@ def test_a_repair_takes_no_full_page_before_the_full_pages_end() -> None:
     second = world.submit([*prompt(44), 7], 2)
     world.finish()
     assert world.spans(second)[0][0] == 37
-    assert world.cache.stats().components[0].reclaimed == 0
+    assert world.cache.stats().components[0].evicted == 0
 
 
-def test_a_repair_retracted_in_the_middle_gives_its_pages_back_and_is_repaired_again() -> None:
+def test_a_repair_retracted_halfway_frees_its_pages_and_is_repaired_again() -> None:
     world = world_with(4, 8, (1, 1, 1, 0), pages=(64, 32), chunk=4)
     world.submit(prompt(48), 1)
     world.finish()
@@ -69,7 +69,7 @@ def test_a_repair_retracted_in_the_middle_gives_its_pages_back_and_is_repaired_a
     assert world.cache.stats().repairs == 2
 
 
-def test_who_shares_a_prefix_under_repair_waits_for_it() -> None:
+def test_a_request_that_shares_a_prefix_under_repair_waits_for_it() -> None:
     world = world_with(4, 8, (1, 1, 1, 0), pages=(64, 32), chunk=8)
     world.submit(prompt(48), 1)
     world.finish()

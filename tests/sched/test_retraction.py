@@ -37,7 +37,7 @@ def test_the_victim_has_the_least_to_recompute_per_page() -> None:
 
 
 def test_bytes_count_and_not_pages() -> None:
-    """Forty tokens for 4 big pages cost less than thirty for 6 of which five are small."""
+    """Forty tokens for 4 big pages cost less than thirty tokens for 1 big and 5 small pages."""
     gains, cost = {"c": (1, 5), "b": (4, 0)}, {"c": 30, "b": 40}
     victims = choose_victims(
         lacking(1, 0),
@@ -48,30 +48,30 @@ def test_bytes_count_and_not_pages() -> None:
     assert victims == ("b",)
 
 
-def test_one_far_from_the_junior_end_is_better_than_several() -> None:
+def test_one_victim_far_from_the_junior_end_is_better_than_several() -> None:
     names = [f"{n:02}" for n in range(COMPARED + 4)]
     gains = dict.fromkeys(names, (1, 1)) | {names[-2]: (2, 2)}
     victims = choose_victims(lacking(2, 2), names, freed_by=together(gains), price=per_page(8))
     assert victims == (names[-2],)
 
 
-def test_the_most_junior_of_equals_is_taken() -> None:
+def test_the_most_junior_of_equal_victims_is_taken() -> None:
     gains = {"c": (2, 2), "b": (2, 2)}
     assert choose_victims(lacking(1, 0), ["c", "b"], freed_by=together(gains), price=per_page(8)) == ("c",)
 
 
-def test_several_are_taken_from_the_junior_end_when_one_is_not_enough() -> None:
+def test_several_victims_are_taken_from_the_junior_end_if_one_is_not_enough() -> None:
     gains = {"d": (1, 0), "c": (1, 0), "b": (1, 1), "a": (1, 1)}
     victims = choose_victims(lacking(2, 1), ["d", "c", "b", "a"], freed_by=together(gains), price=per_page(8))
     assert victims == ("d", "c", "b")
 
 
-def test_nobody_is_retracted_in_vain() -> None:
+def test_no_request_is_retracted_in_vain() -> None:
     gains = {"c": (1, 0), "b": (1, 0)}
     assert choose_victims(lacking(1, 1), ["c", "b"], freed_by=together(gains), price=per_page(8)) == ()
     assert choose_victims(lacking(1, 1), [], freed_by=together(gains), price=per_page(8)) == ()
 
 
-def test_a_component_with_room_to_spare_does_not_count() -> None:
+def test_a_component_with_pages_to_spare_does_not_count() -> None:
     gains = {"c": (0, 3)}
     assert choose_victims(lacking(-5, 2), ["c"], freed_by=together(gains), price=per_page(8)) == ("c",)

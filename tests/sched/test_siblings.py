@@ -1,4 +1,4 @@
-"""Several outputs of one prompt: computed once, forked, each as if it were alone."""
+"""Several outputs of one prompt: computed once and forked, with each output that of a request alone."""
 
 import pytest
 from tests.sched.world import World
@@ -13,7 +13,7 @@ def prompt(length: int, seed: int = 0) -> list[int]:
     return [(seed * 37 + i * i + 3 * i) % 41 for i in range(length)]
 
 
-def family(first: RequestId, count: int) -> list[RequestId]:
+def output_ids(first: RequestId, count: int) -> list[RequestId]:
     return [RequestId(first + number) for number in range(count)]
 
 
@@ -25,7 +25,7 @@ def test_the_prompt_is_computed_once_and_only_its_last_page_is_copied(
     world = World(page=4, windows=(4,), pages=(64, 64), chunk=16, caching=caching)
     first = world.submit(prompt(length), 9, siblings=3)
     world.finish()
-    others = family(first, 4)[1:]
+    others = output_ids(first, 4)[1:]
     assert {world.spans(other)[0] for other in others} == {(length, length + 1)}
     copies = [copy for work in world.runner.steps for copy in work.copies]
     assert len(copies) == (3 * 2 if length % 4 else 0)
@@ -46,11 +46,11 @@ def test_siblings_without_a_row_wait_with_their_first_token_and_hit_the_prompt_l
     world = World(page=4, windows=(4,), pages=(64, 64), rows=2, chunk=16)
     first = world.submit(prompt(12), 6, siblings=3)
     world.step()
-    assert [len(world.texts[one]) for one in family(first, 4)] == [1, 1, 1, 1]
+    assert [len(world.texts[one]) for one in output_ids(first, 4)] == [1, 1, 1, 1]
     world.finish()
     stats = world.scheduler.stats()
     assert (stats.forks, stats.forks_put_off) == (1, 2)
-    assert world.spans(family(first, 4)[3])[0] == (12, 13), "a hit of the whole prompt"
+    assert world.spans(output_ids(first, 4)[3])[0] == (12, 13), "a hit of the whole prompt"
 
 
 def test_siblings_without_a_page_wait_and_everything_is_cold() -> None:
@@ -65,10 +65,10 @@ def test_outputs_that_end_with_their_first_token_are_never_forked() -> None:
     first = world.submit(prompt(6), 1, siblings=3)
     world.finish()
     assert world.scheduler.stats().forks == 0
-    assert {world.ends[one].reason for one in family(first, 4)} == {FinishReason.LENGTH}
+    assert {world.ends[one].reason for one in output_ids(first, 4)} == {FinishReason.LENGTH}
 
 
-def test_the_first_may_end_at_once_while_others_go_on() -> None:
+def test_the_first_output_may_end_at_once_while_its_siblings_continue() -> None:
     world = World(page=4, windows=(4,), pages=(64, 64))
     probe = world.submit(prompt(6), 1)
     world.finish()
@@ -81,20 +81,20 @@ def test_the_first_may_end_at_once_while_others_go_on() -> None:
 
 @pytest.mark.parametrize("steps_before", [0, 1, 2, 3, 4])
 @pytest.mark.parametrize("victim", [0, 1, 2])
-def test_whichever_is_aborted_the_others_go_on(victim: int, steps_before: int) -> None:
+def test_after_an_abort_of_any_output_its_siblings_continue(victim: int, steps_before: int) -> None:
     world = World(page=4, windows=(4,), pages=(64, 64), chunk=8)
     first = world.submit(prompt(20), 6, siblings=2)
     for _ in range(steps_before):
         world.step()
     world.abort(RequestId(first + victim))
     world.finish()
-    reasons = [world.ends[one].reason for one in family(first, 3)]
+    reasons = [world.ends[one].reason for one in output_ids(first, 3)]
     assert reasons.count(FinishReason.LENGTH) == 2
     assert reasons[victim] is FinishReason.ABORT
 
 
 @pytest.mark.parametrize("victim", [0, 1, 2])
-def test_an_abort_in_flight_takes_only_its_own(victim: int) -> None:
+def test_an_abort_in_flight_ends_only_one_output(victim: int) -> None:
     world = World(page=4, windows=(4,), pages=(64, 64), chunk=32)
     first = world.submit(prompt(20), 6, siblings=2)
     commands, world.inbox = world.inbox, []
@@ -108,28 +108,28 @@ def test_an_abort_in_flight_takes_only_its_own(victim: int) -> None:
     world.finish()
 
 
-def test_retraction_amid_the_prompt_keeps_the_family_together() -> None:
+def test_a_retraction_during_the_prompt_keeps_the_siblings_together() -> None:
     world = World(page=4, windows=(4,), pages=(64, 64), chunk=8)
     first = world.submit(prompt(20), 6, siblings=2)
     world.step()
     world.retract_all()
     world.finish()
     assert world.scheduler.stats().forks == 2
-    assert {world.ends[one].usage.cached_tokens for one in family(first, 3)} == {0}
+    assert {world.ends[one].usage.cached_tokens for one in output_ids(first, 3)} == {0}
 
 
-def test_a_failed_step_ends_the_family_it_computes_for() -> None:
+def test_a_failed_step_ends_the_output_that_it_computes_and_all_its_siblings() -> None:
     world = World(page=4, windows=(4,), pages=(64, 64), chunk=32)
     first = world.submit(prompt(20), 6, siblings=2)
     world.fail_next_step()
     world.drain()
-    assert {world.ends[one].reason for one in family(first, 3)} == {FinishReason.ERROR}
+    assert {world.ends[one].reason for one in output_ids(first, 3)} == {FinishReason.ERROR}
     world.submit(prompt(20), 6, siblings=2)
     world.finish()
 
 
 @pytest.mark.parametrize("more", [(), (State(every=8),)])
-def test_a_step_that_fails_before_a_forks_copies_ran_ends_who_waits_for_them(
+def test_a_step_that_fails_before_the_copies_of_forks_ran_ends_the_forks(
     more: tuple[State, ...],
 ) -> None:
     world = World(page=4, windows=(4,), more=more, pages=(64, 64, 16)[: 2 + len(more)], chunk=32)
@@ -147,9 +147,9 @@ def test_a_step_that_fails_before_a_forks_copies_ran_ends_who_waits_for_them(
     world.require_all_cold()
 
 
-def test_several_outputs_of_nothing_are_refused_for_all() -> None:
+def test_several_outputs_of_no_tokens_are_all_refused() -> None:
     world = World()
     first = world.submit(prompt(4), 0, siblings=2)
     rejected = world.step().rejected
-    assert [r.request for r in rejected] == family(first, 3)
+    assert [r.request for r in rejected] == output_ids(first, 3)
     assert all(isinstance(r.error, BadRequest) and r.error.param == "n" for r in rejected)

@@ -1,4 +1,4 @@
-"""What a step costs: counted, priced, and learned from steps that were priced by somebody else."""
+"""The cost of a step: counts, rates, and rates learned from steps with known rates."""
 
 import random
 
@@ -11,7 +11,7 @@ from transom.values import RequestId, Sampling
 
 
 def work(*spans: tuple[int, int]) -> StepWork:
-    """Spans of one token choose the next."""
+    """Spans of one token sample the next one."""
     return StepWork(
         tuple(
             SpanWork(
@@ -29,7 +29,7 @@ def work(*spans: tuple[int, int]) -> StepWork:
 
 @pytest.mark.parametrize(("start", "end"), [(0, 1), (0, 9), (3, 4), (5, 30), (40, 41)])
 @pytest.mark.parametrize("window", [1, 4, 7, 100])
-def test_keys_are_those_counted_token_by_token(start: int, end: int, window: int) -> None:
+def test_keys_equal_those_counted_token_by_token(start: int, end: int, window: int) -> None:
     assert keys_read(start, end) == sum(token + 1 for token in range(start, end))
     assert keys_near(start, end, window) == sum(min(token + 1, window) for token in range(start, end))
 
@@ -55,8 +55,8 @@ def test_the_longest_span_is_the_last_that_costs_no_more() -> None:
 TRUE = StepCost(base=0.020, per_span=0.0008, per_token=0.0007, per_attended=3e-7)
 
 
-def drawn(rng: random.Random) -> StepCounts:
-    """Up to 16 decodes, and a chunk now and then."""
+def random_counts(rng: random.Random) -> StepCounts:
+    """A step of up to 16 decodes, sometimes with a chunk."""
     spans = [(start, start + 1) for start in (rng.randint(10, 2000) for _ in range(rng.randint(0, 16)))]
     if not spans or rng.random() < 0.4:
         start = rng.randint(0, 2000)
@@ -64,45 +64,45 @@ def drawn(rng: random.Random) -> StepCounts:
     return counts_of(work(*spans))
 
 
-def taught(
-    learner: CostLearner, steps: int, rng: random.Random, odd: float = 0.0, slower: float = 1.0
+def observe_steps(
+    learner: CostLearner, steps: int, rng: random.Random, outliers: float = 0.0, slower: float = 1.0
 ) -> None:
     for _ in range(steps):
-        counts = drawn(rng)
+        counts = random_counts(rng)
         seconds = TRUE.of(counts) * slower * rng.uniform(0.95, 1.05)
-        learner.observe(counts, seconds * rng.choice([0.1, 5, 20]) if rng.random() < odd else seconds)
+        learner.observe(counts, seconds * rng.choice([0.1, 5, 20]) if rng.random() < outliers else seconds)
 
 
 def worst_error(learner: CostLearner, slower: float = 1.0) -> float:
     rng = random.Random("steps never seen")
-    asked = [drawn(rng) for _ in range(100)]
-    return max(abs(learner.cost().of(counts) / (slower * TRUE.of(counts)) - 1) for counts in asked)
+    unseen = [random_counts(rng) for _ in range(100)]
+    return max(abs(learner.cost().of(counts) / (slower * TRUE.of(counts)) - 1) for counts in unseen)
 
 
-def test_before_anything_was_seen_steps_cost_nothing() -> None:
+def test_before_the_first_observation_steps_cost_nothing() -> None:
     assert CostLearner().cost() == StepCost()
 
 
-def test_a_hundred_steps_teach_what_the_next_ones_cost() -> None:
+def test_a_hundred_steps_predict_the_cost_of_later_steps() -> None:
     learner = CostLearner()
-    taught(learner, 100, random.Random(1))
+    observe_steps(learner, 100, random.Random(1))
     assert worst_error(learner) < 0.05
 
 
-def test_steps_that_took_long_for_reasons_of_their_own_hardly_move_the_rates() -> None:
+def test_outliers_hardly_move_the_rates() -> None:
     learner = CostLearner()
-    taught(learner, 300, random.Random(2), odd=0.1)
+    observe_steps(learner, 300, random.Random(2), outliers=0.1)
     assert worst_error(learner) < 0.15
 
 
-def test_a_machine_that_becomes_slower_is_learned_again() -> None:
+def test_the_rates_follow_a_machine_that_becomes_slower() -> None:
     learner = CostLearner()
-    taught(learner, 200, random.Random(3))
-    taught(learner, 200, random.Random(4), slower=2.0)
+    observe_steps(learner, 200, random.Random(3))
+    observe_steps(learner, 200, random.Random(4), slower=2.0)
     assert worst_error(learner, slower=2.0) < 0.10
 
 
-def test_no_rate_falls_below_nothing() -> None:
+def test_no_rate_falls_below_zero() -> None:
     learner = CostLearner()
     for tokens, seconds in ((1, 3.0), (100, 1.0)) * 20:
         learner.observe(StepCounts(1, tokens, 1, tokens), seconds)
@@ -111,14 +111,14 @@ def test_no_rate_falls_below_nothing() -> None:
     assert 1.0 <= cost.of(StepCounts(1, 100, 1, 100)) <= 3.0
 
 
-def test_the_same_steps_teach_the_same_rates() -> None:
+def test_the_same_steps_give_the_same_rates() -> None:
     one, other = CostLearner(), CostLearner()
-    taught(one, 50, random.Random(5), odd=0.1)
-    taught(other, 50, random.Random(5), odd=0.1)
+    observe_steps(one, 50, random.Random(5), outliers=0.1)
+    observe_steps(other, 50, random.Random(5), outliers=0.1)
     assert one.cost() == other.cost() != StepCost()
 
 
-def test_a_step_without_a_time_teaches_nothing() -> None:
+def test_a_step_without_a_duration_is_ignored() -> None:
     learner = CostLearner()
     learner.observe(StepCounts(1, 1, 1, 1), 0.0)
     assert learner.cost() == StepCost()

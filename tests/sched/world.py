@@ -1,7 +1,7 @@
-"""A scheduler world for tests: requests by id, and everything that came out of them.
+"""A scheduler world for tests: requests by id, and the events of each.
 
-The cache, the scheduler and the runner are those of the lab. A test names requests by id and sends commands,
-where a fault campaign draws events by rank before it knows which requests there will be.
+It adds to the shared world of the lab. A test names requests by id and sends commands, while a fault campaign
+draws events by rank, before it knows which requests there will be.
 """
 
 from collections.abc import Sequence
@@ -44,7 +44,7 @@ def minimum(components: Sequence[ComponentSpec], page_size: int, context: int) -
 
 
 class World(SchedulerWorld):
-    """A scheduler world that owns its requests, and what clients received. Mutable."""
+    """A scheduler world that owns its requests, and the events that clients received. Mutable."""
 
     def __init__(
         self,
@@ -66,7 +66,7 @@ class World(SchedulerWorld):
         skipped_max: int = 256,
         target_seconds: float | None = None,
     ) -> None:
-        """`pages` sizes the pools. With `page_bytes`, all components share the bytes of those pages."""
+        """`pages` sizes the pools. With `page_bytes`, all components share the bytes of these pages."""
         components: tuple[ComponentSpec, ...] = (
             Full(),
             *(Window(w, name=f"window{w}") for w in windows),
@@ -87,7 +87,7 @@ class World(SchedulerWorld):
             layers=layers,
         )
         self.context = context
-        self.limits = SchedulerConfig(
+        self.config = SchedulerConfig(
             max_running=rows,
             chunk_tokens=chunk,
             context=context,
@@ -99,7 +99,7 @@ class World(SchedulerWorld):
             target_seconds=target_seconds,
         )
         self.outputs: dict[RequestId, ExpectedOutput] = {}
-        super().__init__(layout, self.limits, self.outputs)
+        super().__init__(layout, self.config, self.outputs)
         self.requests: dict[RequestId, Request] = {}
         self.texts: dict[RequestId, list[int]] = {}
         self.ends: dict[RequestId, Ended] = {}

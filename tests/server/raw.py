@@ -22,7 +22,7 @@ def post(connection: socket.socket, **body: object) -> None:
 
 @contextmanager
 def stalled(url: str, *, stream: bool) -> Iterator[socket.socket]:
-    """A connection whose request does not end by itself."""
+    """A connection with a request that does not end by itself."""
     with connected(url) as connection:
         post(connection, prompt="STALL", stream=stream, max_tokens=100)
         yield connection

@@ -20,8 +20,8 @@ def test_health_says_ok(http: httpx.Client) -> None:
     assert (answer.status_code, answer.json()) == (200, {"status": "ok"})
 
 
-def test_metrics_parse_and_count_what_was_done(http: httpx.Client) -> None:
-    http.post("/flush_cache")  # other tests may have asked the same
+def test_metrics_parse_and_count_requests_and_tokens(http: httpx.Client) -> None:
+    http.post("/flush_cache")  # other tests may have sent the same prompt
     before = samples(http)
     for _ in range(2):
         http.post("/v1/completions", json={"prompt": "measured", "max_tokens": 5})

@@ -12,7 +12,7 @@ from tests.server.toy import Running
 from transom.server import banner
 
 
-def test_the_screen_has_every_number_that_was_chosen(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_start_screen_shows_every_setting(capsys: pytest.CaptureFixture[str]) -> None:
     banner.show(ready(), "toy", "http://127.0.0.1:8000")
     shown = capsys.readouterr().out
     for part in (
@@ -31,7 +31,7 @@ def test_the_screen_has_every_number_that_was_chosen(capsys: pytest.CaptureFixtu
     assert "\x1b" not in shown
 
 
-def test_a_shared_budget_is_said_once_and_what_each_pool_could_have_of_it() -> None:
+def test_a_shared_budget_is_shown_once_with_the_maximum_of_each_pool() -> None:
     parts = tuple(msgspec.structs.replace(part, shared=True, bytes=6 << 20) for part in ready().components)
     lines = banner.banner_lines(msgspec.structs.replace(ready(), components=parts), "toy", "http://x")
     texts = {line.label: line.text for line in lines}
@@ -39,7 +39,7 @@ def test_a_shared_budget_is_said_once_and_what_each_pool_could_have_of_it() -> N
     assert texts["KV full"] == "up to 1,024 tokens"
 
 
-def test_the_curl_line_asks_a_question_that_is_answered(toy: Running, http: httpx.Client) -> None:
+def test_the_curl_line_works(toy: Running, http: httpx.Client) -> None:
     words = shlex.split(banner.curl_line("toy", toy.url))
     url, body = words[1], json.loads(words[words.index("-d") + 1])
     assert http.post(url, json=body).status_code == 200

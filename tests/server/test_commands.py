@@ -13,7 +13,7 @@ from tests.server.toy import Running, running_server
 
 @pytest.fixture(scope="module")
 def own() -> Iterator[Running]:
-    """A server that may be paused: nobody else asks it anything."""
+    """A server of its own, which a test may pause."""
     with running_server() as server:
         yield server
 
@@ -40,24 +40,24 @@ def stall(http: httpx.Client, threads: ThreadPoolExecutor, name: str = "mine", *
 # ---------------------------------------------------------------- commands
 
 
-@pytest.mark.parametrize("asked", [{"rid": "mine"}, {"abort_all": True}])
-def test_an_aborted_request_ends_with_what_it_has(alone: httpx.Client, asked: dict[str, Any]) -> None:
+@pytest.mark.parametrize("body", [{"rid": "mine"}, {"abort_all": True}])
+def test_an_aborted_request_ends_with_its_output_so_far(alone: httpx.Client, body: dict[str, Any]) -> None:
     with ThreadPoolExecutor(1) as threads:
         answer = stall(alone, threads, n=2)
         assert alone.post("/abort_request", json={"rid": "another"}).json()["aborted"] == 0
-        assert alone.post("/abort_request", json=asked).status_code == 200
+        assert alone.post("/abort_request", json=body).status_code == 200
         choices = answer.result().json()["choices"]
     assert [choice["finish_reason"] for choice in choices] == ["abort", "abort"]
     assert {choice["text"] for choice in choices} <= {"", "S", "ST", "STA"}
 
 
-def test_nobody_to_abort_is_said(alone: httpx.Client) -> None:
+def test_aborting_an_unknown_request_reports_zero(alone: httpx.Client) -> None:
     assert refused(alone.post("/abort_request", json={}))["param"] == "rid"
     assert refused(alone.post("/abort_request", content=b"{"))["code"] == "invalid_json"
 
 
 @pytest.mark.parametrize("body", [None, {"mode": "in_place"}, {"mode": "retract"}])
-def test_a_paused_server_says_nothing_and_is_healthy_until_it_goes_on(
+def test_a_paused_server_sends_nothing_and_is_healthy(
     alone: httpx.Client, body: dict[str, str] | None
 ) -> None:
     assert alone.post("/pause_generation", json=body).json()["status"] == "ok"
@@ -71,13 +71,13 @@ def test_a_paused_server_says_nothing_and_is_healthy_until_it_goes_on(
         assert answer.result().json()["choices"][0]["text"] == "abca"
 
 
-def test_a_mode_that_is_none_is_refused(alone: httpx.Client) -> None:
+def test_an_unknown_mode_is_refused(alone: httpx.Client) -> None:
     for path in ("/pause_generation", "/update_weights_from_disk"):
         error = refused(alone.post(path, json={"mode": "gently", "model_path": "x"}))
         assert error["param"] == "mode"
 
 
-def test_weights_are_updated_or_the_reason_is_told(alone: httpx.Client) -> None:
+def test_weights_are_updated_or_the_error_has_the_reason(alone: httpx.Client) -> None:
     for fields in ({}, {"mode": "retract"}, {"abort_all_requests": True}):
         answer = alone.post("/update_weights_from_disk", json={"model_path": "new.gguf", **fields})
         assert answer.json()["success"] is True
@@ -106,7 +106,7 @@ def test_n_streams_run_side_by_side(http: httpx.Client) -> None:
 @pytest.mark.parametrize(
     "fields", [{"n": 2, "best_of": 3}, {"n": 2, "best_of": 1}, {"n": 2, "max_tokens": 0}]
 )
-def test_outputs_for_nobody_are_refused(http: httpx.Client, fields: dict[str, int]) -> None:
+def test_several_empty_outputs_are_refused(http: httpx.Client, fields: dict[str, int]) -> None:
     error = refused(http.post("/v1/completions", json={"prompt": "x", "n": 2, **fields}))
     assert error["param"] == ("best_of" if "best_of" in fields else "n")
     assert complete(http, "x", n=2, best_of=2)["choices"][1]["index"] == 1
@@ -121,7 +121,7 @@ def test_the_prompt_is_echoed_before_the_output(http: httpx.Client) -> None:
     assert choices[0]["logprobs"] is None
 
 
-def test_scores_are_told_of_every_token_but_the_first(http: httpx.Client) -> None:
+def test_every_prompt_token_but_the_first_has_a_logprob(http: httpx.Client) -> None:
     answer = complete(http, [97, 98, 99], max_tokens=0, echo=True, logprobs=2)
     assert answer["usage"]["completion_tokens"] == 0
     (choice,) = answer["choices"]
@@ -134,7 +134,7 @@ def test_scores_are_told_of_every_token_but_the_first(http: httpx.Client) -> Non
     }
 
 
-def test_scores_and_outputs_follow_each_other_in_every_choice(http: httpx.Client) -> None:
+def test_prompt_logprobs_precede_output_logprobs_in_every_choice(http: httpx.Client) -> None:
     choices = complete(http, [97, 98, 99], max_tokens=2, echo=True, logprobs=0, n=2)["choices"]
     assert choices[0]["logprobs"] == choices[1]["logprobs"]
     assert choices[0]["text"] == "abcab"
@@ -142,7 +142,7 @@ def test_scores_and_outputs_follow_each_other_in_every_choice(http: httpx.Client
     assert choices[0]["logprobs"]["text_offset"] == [0, 1, 2, 3, 4]
 
 
-def test_streamed_scores_equal_plain_ones(http: httpx.Client) -> None:
+def test_streamed_prompt_logprobs_equal_plain_ones(http: httpx.Client) -> None:
     body = {"prompt": "\u00e9\u6f22x", "max_tokens": 9, "echo": True, "logprobs": 1}
     plain = http.post("/v1/completions", json=body).json()["choices"][0]
     chunks = events(http, "/v1/completions", body)
@@ -160,7 +160,7 @@ def test_alternatives_of_a_chat_come_with_their_bytes(http: httpx.Client) -> Non
     ]
 
 
-def test_no_tokens_are_an_empty_output_and_a_full_context_has_place_for_them(http: httpx.Client) -> None:
+def test_max_tokens_0_gives_an_empty_output_even_for_a_full_context(http: httpx.Client) -> None:
     answer = complete(http, [97] * 512, max_tokens=0)
     assert answer["choices"][0]["text"] == ""
     assert answer["usage"]["total_tokens"] == 512
@@ -170,14 +170,14 @@ def test_no_tokens_are_an_empty_output_and_a_full_context_has_place_for_them(htt
 
 
 @pytest.mark.parametrize("how", ["field", "header", "both"])
-def test_an_answer_ends_at_its_timeout_with_what_it_has(http: httpx.Client, how: str) -> None:
+def test_an_answer_ends_at_its_timeout_with_its_output_so_far(http: httpx.Client, how: str) -> None:
     body = {"prompt": "STALL", "max_tokens": 9, **({} if how == "header" else {"timeout": 0.05})}
     headers = {} if how == "field" else {"x-request-timeout": "0.05" if how == "header" else "5000"}
     (choice,) = http.post("/v1/completions", json=body, headers=headers).json()["choices"]
     assert (choice["text"], choice["finish_reason"]) == ("STA", "deadline")
 
 
-def test_a_timeout_that_is_no_number_is_refused(http: httpx.Client) -> None:
+def test_a_timeout_that_is_not_a_number_is_refused(http: httpx.Client) -> None:
     answer = http.post("/v1/completions", json={"prompt": "x"}, headers={"x-request-timeout": "soon"})
     assert refused(answer)["param"] == "timeout"
     timed = http.post("/v1/completions", json={"prompt": "x"}, headers={"x-request-timeout": "50"})

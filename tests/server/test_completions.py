@@ -1,4 +1,4 @@
-"""What /v1/completions and /v1/chat/completions answer, plain and streamed, over HTTP."""
+"""Responses of /v1/completions and /v1/chat/completions, plain and streamed, over HTTP."""
 
 from typing import Any
 

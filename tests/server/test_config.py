@@ -20,7 +20,7 @@ def test_sizes_are_read_in_powers_of_1024(text: str, count: int) -> None:
 
 
 @pytest.mark.parametrize("text", ["", "M", "-1G", "1X", "1 G G", "nan", "1e9"])
-def test_what_is_no_size_is_refused_with_an_example(text: str) -> None:
+def test_an_invalid_size_is_refused_with_an_example(text: str) -> None:
     with pytest.raises(ConfigError, match="512M"):
         parse_bytes(text)
 

@@ -165,7 +165,7 @@ def test_null_neutral_and_unknown_fields_are_accepted(
     ],
 )
 @pytest.mark.parametrize("path", [COMPLETIONS, CHAT])
-def test_a_body_that_is_no_json_object_is_a_400(http: httpx.Client, path: str, body: bytes) -> None:
+def test_a_body_that_is_not_a_json_object_is_a_400(http: httpx.Client, path: str, body: bytes) -> None:
     refused(http.post(path, content=body))
 
 
@@ -186,14 +186,14 @@ def test_a_prompt_beyond_the_context_is_refused_with_the_numbers(http: httpx.Cli
     assert fits.json()["usage"]["total_tokens"] == CONTEXT
 
 
-def test_one_bad_prompt_refuses_its_whole_batch_and_nothing_stays_behind(http: httpx.Client) -> None:
+def test_one_bad_prompt_refuses_its_whole_batch_and_leaves_no_request(http: httpx.Client) -> None:
     refused(http.post(COMPLETIONS, json={"prompt": ["a", "b" * CONTEXT, "c"], "max_tokens": 500}))
     refused(http.post(COMPLETIONS, json={"prompt": ["STALL", "REJECT", "c"], "max_tokens": 500}))
     assert 'num_running_reqs{model_name="toy"} 0.0' in settled_metrics(http)
 
 
 def settled_metrics(http: httpx.Client) -> str:
-    """The metrics once the engine has heard of the last abort: a flush goes the same way."""
+    """The metrics after the engine has processed the last abort: a flush, sent after it, waits for that."""
     http.post("/flush_cache")
     return http.get("/metrics").text
 
@@ -242,7 +242,7 @@ def test_a_body_above_the_limit_is_a_413(http: httpx.Client) -> None:
     refused(http.post(COMPLETIONS, content=pieces()), 413)
 
 
-def test_the_clients_request_id_comes_back_and_others_get_one(http: httpx.Client) -> None:
+def test_the_clients_request_id_is_returned_or_one_is_made(http: httpx.Client) -> None:
     assert http.get("/health", headers={"x-request-id": "abc-1"}).headers["x-request-id"] == "abc-1"
     assert len(http.get("/nowhere").headers["x-request-id"]) == 32
     assert len(http.get("/health", headers={"x-request-id": "x" * 200}).headers["x-request-id"]) == 32

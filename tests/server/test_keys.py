@@ -1,4 +1,4 @@
-"""Keys: who has none is told so and reaches nothing, who has one is served as ever."""
+"""API keys: a request without a valid key gets 401 on every path but /health."""
 
 import asyncio
 from collections.abc import Mapping
@@ -22,17 +22,17 @@ async def app(scope: Scope, receive: Receive, send: Send) -> None:
 
 
 def ask(path: str, headers: Mapping[str, str] | None = None) -> httpx.Response:
-    async def asked() -> httpx.Response:
+    async def post() -> httpx.Response:
         transport = httpx.ASGITransport(RequestIds(ApiKeys(app, KEYS)))
         async with httpx.AsyncClient(transport=transport, base_url="http://toy") as http:
             return await http.post(path, headers=headers)
 
-    return asyncio.run(asked())
+    return asyncio.run(post())
 
 
 @pytest.mark.parametrize("key", KEYS)
 @pytest.mark.parametrize("scheme", ["Bearer", "bearer"])
-def test_who_has_a_key_is_let_in(scheme: str, key: str) -> None:
+def test_a_request_with_a_key_is_served(scheme: str, key: str) -> None:
     assert ask("/v1/models", {"authorization": f"{scheme} {key}"}).json() == {"path": "/v1/models"}
 
 
@@ -41,7 +41,7 @@ def test_who_has_a_key_is_let_in(scheme: str, key: str) -> None:
     [None, "", "Bearer", "Bearer ", "Bearer first", "Bearer first keys", "Basic first key", "first key"],
 )
 @pytest.mark.parametrize("path", ["/v1/completions", "/metrics", "/flush_cache", "/nowhere", "/health/"])
-def test_others_are_refused_wherever_they_knock(path: str, authorization: str | None) -> None:
+def test_a_request_without_a_valid_key_is_refused_on_every_path(path: str, authorization: str | None) -> None:
     answer = ask(path, None if authorization is None else {"authorization": authorization})
     error = refused(answer, 401)
     assert error["code"] == "invalid_api_key"
@@ -49,7 +49,7 @@ def test_others_are_refused_wherever_they_knock(path: str, authorization: str | 
     assert not any(key in answer.text for key in KEYS)
 
 
-def test_whether_the_server_lives_is_no_secret() -> None:
+def test_health_needs_no_key() -> None:
     assert ask("/health").status_code == 200
 
 

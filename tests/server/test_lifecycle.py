@@ -1,4 +1,4 @@
-"""Clients that leave, an engine that hangs, a server that is told to stop."""
+"""Clients that disconnect, an engine that hangs, and shutdown."""
 
 import os
 import signal
@@ -17,7 +17,7 @@ from tests.serving import descendants
 
 @contextmanager
 def deaf(server: Running) -> Iterator[None]:
-    """A client that never reads its stream, which is longer than what waits in sockets for a reader."""
+    """A client that never reads its stream, which is longer than the buffers of the sockets."""
     prompts = 200
     with connected(server.url) as connection, httpx.Client(base_url=server.url) as http:
         post(connection, prompt=["abc"] * prompts, stream=True, max_tokens=300)
@@ -26,7 +26,7 @@ def deaf(server: Running) -> Iterator[None]:
 
 
 @pytest.mark.parametrize("stream", [False, True])
-def test_a_client_that_leaves_has_its_request_aborted(toy: Running, http: httpx.Client, stream: bool) -> None:
+def test_a_disconnect_aborts_the_request(toy: Running, http: httpx.Client, stream: bool) -> None:
     left = samples(http)["transom:request_finish_total/disconnect"]
     with stalled(toy.url, stream=stream) as connection:
         if stream:
@@ -36,16 +36,14 @@ def test_a_client_that_leaves_has_its_request_aborted(toy: Running, http: httpx.
     until(lambda: samples(http)["transom:request_finish_total/disconnect"] == left + 1)
 
 
-def test_a_client_that_leaves_in_the_middle_of_its_body_harms_nobody(
-    toy: Running, http: httpx.Client
-) -> None:
+def test_a_disconnect_in_the_middle_of_a_body_is_harmless(toy: Running, http: httpx.Client) -> None:
     host, port = toy.url.removeprefix("http://").split(":")
     with socket.create_connection((host, int(port))) as connection:
         connection.sendall(b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Length: 100\r\n\r\n{")
     assert http.post("/v1/completions", json={"prompt": "x"}).status_code == 200
 
 
-def test_health_tells_an_engine_that_hangs_from_one_that_works() -> None:
+def test_health_detects_an_engine_that_hangs() -> None:
     with (
         running_server() as server,
         httpx.Client(base_url=server.url, timeout=DEADLINE_SECONDS) as http,
@@ -73,7 +71,7 @@ def test_a_signal_stops_everything_in_order(number: signal.Signals) -> None:
         assert not is_alive(server.engine_pid)
 
 
-def test_a_second_signal_stops_at_once_and_still_tells_the_client(tmp_path: Path) -> None:
+def test_a_second_signal_stops_at_once_and_clients_still_get_an_error(tmp_path: Path) -> None:
     log = tmp_path / "log"
     with running_server(finish_seconds=3600, log=log) as server:
         with stalled(server.url, stream=True) as connection:
@@ -89,7 +87,7 @@ def test_a_second_signal_stops_at_once_and_still_tells_the_client(tmp_path: Path
 
 
 @pytest.mark.parametrize(("signals", "finish_seconds", "status"), [(1, 0.1, 0), (2, 3600, 130)])
-def test_a_client_that_does_not_read_holds_up_no_end(
+def test_a_client_that_does_not_read_does_not_delay_shutdown(
     tmp_path: Path, signals: int, finish_seconds: float, status: int
 ) -> None:
     log = tmp_path / "log"

@@ -20,7 +20,7 @@ def record(message: str, *arguments: object, **values: object) -> logging.LogRec
     return made
 
 
-def test_text_has_the_message_then_the_fields_and_leaves_out_what_is_none() -> None:
+def test_text_has_the_message_then_the_fields_that_are_not_none() -> None:
     line = TextFormatter().format(record("request", id="a", seconds=0.125, count=3, error=None))
     assert line.endswith("INFO transom.x: request id=a seconds=0.1250 count=3")
     assert TextFormatter().format(record("no %s", "fields")).endswith("INFO transom.x: no fields")
@@ -33,15 +33,15 @@ def test_text_that_could_be_misread_is_quoted(text: str) -> None:
 
 
 def test_json_is_one_object_on_one_line() -> None:
-    told = json.loads(JsonFormatter().format(record("two\nlines", id='"', seconds=0.5)))
-    assert {key: told[key] for key in ("level", "logger", "message", "id", "seconds")} == {
+    line = json.loads(JsonFormatter().format(record("two\nlines", id='"', seconds=0.5)))
+    assert {key: line[key] for key in ("level", "logger", "message", "id", "seconds")} == {
         "level": "info",
         "logger": "transom.x",
         "message": "two\nlines",
         "id": '"',
         "seconds": 0.5,
     }
-    assert told["time"].endswith("+00:00")
+    assert line["time"].endswith("+00:00")
 
 
 def test_json_has_the_traceback_too() -> None:
@@ -55,13 +55,13 @@ def test_json_has_the_traceback_too() -> None:
     assert "ValueError: broke" in json.loads(text)["traceback"]
 
 
-def told(log: Path) -> list[dict[str, Any]]:
-    """What has been logged of requests. Every line must be JSON."""
+def request_lines(log: Path) -> list[dict[str, Any]]:
+    """Lines of the request log. Every line of the file must be JSON."""
     lines = [json.loads(line) for line in log.read_text().splitlines()]
     return [line for line in lines if line["logger"] == "transom.request"]
 
 
-def test_every_request_has_one_line_with_what_it_came_to(tmp_path: Path) -> None:
+def test_every_request_logs_one_line_with_its_figures(tmp_path: Path) -> None:
     log = tmp_path / "log"
     with running_server(log=log, log_format="json") as server:
         with httpx.Client(base_url=server.url, timeout=DEADLINE_SECONDS) as http:
@@ -80,8 +80,8 @@ def test_every_request_has_one_line_with_what_it_came_to(tmp_path: Path) -> None
                 post(leaver, prompt="STALL", stream=True)
                 read_until(leaver, b'"text":"')
             until(lambda: samples(http)["transom:request_finish_total/disconnect"] == 1)
-            until(lambda: len(told(log)) == 7)
-        lines = {line["id"]: line for line in told(log)}
+            until(lambda: len(request_lines(log)) == 7)
+        lines = {line["id"]: line for line in request_lines(log)}
     (leaver_id,) = set(lines) - {"plain", "again", "several", "refused", "by the engine", "failed"}
 
     plain = lines["plain"]
@@ -109,7 +109,7 @@ def test_every_request_has_one_line_with_what_it_came_to(tmp_path: Path) -> None
     }
 
 
-def test_an_engine_logs_as_its_server_does(tmp_path: Path) -> None:
+def test_an_engine_logs_in_the_format_of_its_server(tmp_path: Path) -> None:
     log = tmp_path / "log"
     with (
         running_server(log=log, log_format="json") as server,
@@ -117,5 +117,5 @@ def test_an_engine_logs_as_its_server_does(tmp_path: Path) -> None:
     ):
         http.post("/v1/completions", json={"prompt": "CRASH"})
         until(lambda: "the engine failed" in log.read_text())
-    (line,) = [told for told in map(json.loads, log.read_text().splitlines()) if "traceback" in told]
+    (line,) = [one for one in map(json.loads, log.read_text().splitlines()) if "traceback" in one]
     assert "the fake broke as asked" in line["traceback"]

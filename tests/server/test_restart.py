@@ -36,7 +36,7 @@ def kill_with(how: str) -> Callable[[Running, httpx.Client], None]:
 
 
 @pytest.mark.parametrize("how", ["CRASH", "EXIT", "SIGKILL"])
-def test_when_the_engine_dies_clients_are_told_at_once_and_served_by_the_next(
+def test_after_a_crash_clients_get_errors_at_once_and_answers_from_the_next_engine(
     how: str, tmp_path: Path
 ) -> None:
     with (
@@ -97,7 +97,7 @@ def test_a_connection_outlives_the_engine(tmp_path: Path) -> None:
         connection.close()
 
 
-def test_a_client_that_waits_as_it_is_told_finds_its_connection_open() -> None:
+def test_connections_outlive_retry_after() -> None:
     assert uvicorn_config(None, ServerConfig()).timeout_keep_alive > 2 * RETRY_AFTER_SECONDS
 
 
@@ -141,7 +141,7 @@ def test_a_stop_while_the_next_engine_loads_leaves_nothing(tmp_path: Path) -> No
 
 
 def test_a_request_that_waits_for_its_body_meets_the_next_engine(tmp_path: Path) -> None:
-    """Whoever has connected before the crash, and asks after it, notices nothing."""
+    """A client that connects before the crash and sends its request after it notices nothing."""
     with running_server(f"gate {tmp_path}") as server, client(server) as http, connected(server.url) as early:
         (tmp_path / "open").write_text("echo")
         os.kill(server.engine_pid, signal.SIGKILL)

@@ -72,7 +72,7 @@ def running_server(
 ) -> Iterator[Running]:
     """A toy server, stopped at the end if it still runs.
 
-    `announced`: wait until it has said where it is. `log` is where its standard error goes.
+    `announced`: wait until the server has printed its URL. `log`: the file for its standard error.
     """
     words = [sys.executable, __file__, model, str(finish_seconds), log_format]
     with ExitStack() as stack:

@@ -42,7 +42,7 @@ def is_other(c: str) -> bool:
 
 
 def run(text: str, at: int, holds: object, most: int = 1 << 30) -> int:
-    """The end of the longest stretch from `at` whose characters hold."""
+    """The end of the longest run from `at` in which `holds` is true for every character."""
     end = at
     while end < len(text) and end - at < most and holds(text[end]):  # type: ignore[operator]
         end += 1
@@ -91,7 +91,7 @@ def newer_end(text: str, at: int, digits: int) -> int:
 
 
 def smollm(text: str) -> Iterator[str]:
-    """Each number by itself first; GPT-2's rule within what is between."""
+    """Splits off each digit first, then applies GPT-2's rule to the text between digits."""
     at = 0
     while at < len(text):
         end = at + 1 if is_number(text[at]) else run(text, at, lambda c: not is_number(c))
@@ -120,7 +120,7 @@ def cut(text: str, how: Cut) -> list[str]:
 
 
 def merged(word: str, vocabulary: Vocabulary) -> list[str]:
-    """The pair that comes first in the list of merges, leftmost first, until there is none."""
+    """Merges the pair that comes first in the list of merges, leftmost first, until no pair can be merged."""
     assert isinstance(vocabulary.spelling, ByteLevel)
     if vocabulary.spelling.cut == Cut.LLAMA3 and word in vocabulary.pieces:
         return [word]
@@ -170,7 +170,7 @@ def vocabulary(how: Cut, **changes: object) -> Vocabulary:
 
 
 @pytest.mark.parametrize("how", Cut)
-def test_text_is_cut_and_merged_as_defined_and_comes_back(how: Cut) -> None:
+def test_text_is_split_and_merged_as_defined_and_decodes_to_itself(how: Cut) -> None:
     known = vocabulary(how)
     tokenizer = Tokenizer(known)
     rng = random.Random(11)
@@ -181,7 +181,7 @@ def test_text_is_cut_and_merged_as_defined_and_comes_back(how: Cut) -> None:
         assert tokenizer.decode(ids) == text
 
 
-def test_control_tokens_count_and_are_left_out_of_text() -> None:
+def test_control_tokens_count_in_prompts_and_are_omitted_from_text() -> None:
     tokenizer = Tokenizer(vocabulary(Cut.GPT2))
     ids = tokenizer.encode("a<|end|>b")
     assert ids.tolist()[1] == 0

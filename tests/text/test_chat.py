@@ -1,4 +1,4 @@
-"""Chat templates: Gemma's turns, what is refused, and what a template may do."""
+"""Chat templates: Gemma's turns, refusals, and the abilities of a template."""
 
 from typing import Any
 
@@ -71,7 +71,7 @@ REFUSED: dict[str, tuple[list[Any], str, str]] = {
 
 
 @pytest.mark.parametrize(("messages", "says", "param"), REFUSED.values(), ids=REFUSED.keys())
-def test_what_cannot_be_said_is_a_bad_request(messages: list[Any], says: str, param: str) -> None:
+def test_invalid_messages_are_a_bad_request(messages: list[Any], says: str, param: str) -> None:
     with pytest.raises(BadRequest, match=says) as caught:
         GEMMA.render(messages)
     assert caught.value.param == param and "\n" not in caught.value.message
@@ -128,11 +128,11 @@ def test_a_disarmed_text_holds_no_control_token_and_loses_nothing(text: str, lit
     assert disarmed.replace("|", "") == text
 
 
-# ---------------------------------------------------------------- what templates may do
+# ---------------------------------------------------------------- abilities of templates
 
 
 def test_a_template_with_an_error_is_a_configuration_error() -> None:
-    with pytest.raises(ConfigError, match="chat template is wrong"):
+    with pytest.raises(ConfigError, match="chat template does not compile"):
         ChatTemplate("{% for x in %}", CONTROL)
 
 
@@ -150,7 +150,7 @@ BROKEN = [
 
 @pytest.mark.parametrize("source", BROKEN)
 def test_a_template_that_fails_is_a_bad_request_of_one_line(source: str) -> None:
-    with pytest.raises(BadRequest, match=r"the chat template cannot render this: \S") as caught:
+    with pytest.raises(BadRequest, match=r"the chat template cannot render these messages: \S") as caught:
         ChatTemplate(source, CONTROL).render([say("user", "x")])
     assert "\n" not in caught.value.message
 

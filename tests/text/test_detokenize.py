@@ -25,7 +25,7 @@ def test_the_texts_of_a_stream_together_are_the_text_of_the_whole(ids: list[int]
 
 
 @given(st.lists(IDS | LEADS, max_size=60))
-def test_what_was_sent_is_always_a_beginning_of_the_final_text(ids: list[int]) -> None:
+def test_the_text_so_far_is_always_a_prefix_of_the_final_text(ids: list[int]) -> None:
     whole = decode(ids, piece_bytes)
     sent = ""
     for text in feed_all(ids):

@@ -29,7 +29,7 @@ def pieces(text: str, cuts: list[int]) -> list[str]:
 
 
 @given(SMALL, STOPS, st.lists(st.integers(0, 30)))
-def test_any_cutting_of_the_stream_releases_what_the_rule_says(
+def test_the_released_text_does_not_depend_on_the_pieces_of_the_stream(
     text: str, stops: list[str], cuts: list[int]
 ) -> None:
     matcher = StopMatcher(stops)
@@ -46,7 +46,7 @@ def test_any_cutting_of_the_stream_releases_what_the_rule_says(
 
 
 @given(SMALL, STOPS)
-def test_only_what_may_become_a_stop_string_is_held_back(text: str, stops: list[str]) -> None:
+def test_only_a_possible_beginning_of_a_stop_string_is_held_back(text: str, stops: list[str]) -> None:
     matcher = StopMatcher(stops)
     step = matcher.feed(text)
     if step.stop is None:

@@ -189,14 +189,14 @@ def test_the_extension_keeps_one_of_the_merges_of_every_piece() -> None:
 # ---------------------------------------------------------------- beginnings, control tokens, errors
 
 
-def test_bos_comes_once_and_only_where_it_is_wanted(small: Tokenizer) -> None:
+def test_bos_is_added_once_and_only_on_request(small: Tokenizer) -> None:
     plain = small.encode("the dog", bos=False).tolist()
     assert small.encode("the dog").tolist() == [1, *plain]
     assert small.encode("<s>the dog").tolist() == [1, *plain]
     assert small.encode("").tolist() == [1] and small.encode("", bos=False).tolist() == []
 
 
-def test_a_model_that_wants_no_bos_gets_none() -> None:
+def test_a_model_without_bos_gets_no_bos() -> None:
     settled = Vocabulary(**{**{name: getattr(SMALL, name) for name in SMALL.__slots__}, "adds_bos": False})
     assert Tokenizer(settled).encode("a").tolist() == SMALL_ORACLE.encode("a")
 
@@ -234,7 +234,7 @@ def test_an_id_outside_the_vocabulary_is_a_bad_request(small: Tokenizer, token: 
         lambda: small.piece(token),
         lambda: small.detokenizer().feed(token),
     ):
-        with pytest.raises(BadRequest, match=f"{token} is not one of the vocabulary's 560"):
+        with pytest.raises(BadRequest, match=f"{token} is not in the vocabulary; ids are between 0 and 559"):
             call()
 
 
@@ -256,7 +256,7 @@ def test_the_bytes_of_a_piece_are_what_it_adds_to_a_text(small: Tokenizer) -> No
 # ---------------------------------------------------------------- chat templates
 
 
-def test_a_template_given_comes_before_the_file_s_own() -> None:
+def test_a_given_template_takes_precedence_over_the_file_s() -> None:
     values = {name: getattr(SMALL, name) for name in SMALL.__slots__}
     tokenizer = Tokenizer(Vocabulary(**{**values, "chat_template": "{{ bos_token }}own{{ eos_token }}"}))
     user = [{"role": "user", "content": "x"}]

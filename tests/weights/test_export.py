@@ -1,4 +1,4 @@
-"""Exported tokenizers, read back by `tokenizers` as other tools do."""
+"""Exported tokenizers, loaded with the `tokenizers` library like other tools do."""
 
 import json
 from pathlib import Path
@@ -33,7 +33,7 @@ def test_ids_and_text_are_those_of_the_server(file: GgufFile, tmp_path: Path) ->
         assert theirs.encode(text, add_special_tokens=False).ids == ours.encode(text, bos=False).tolist()
 
 
-def test_the_configuration_names_what_tools_ask_for(file: GgufFile, tmp_path: Path) -> None:
+def test_the_configuration_has_the_keys_that_tools_read(file: GgufFile, tmp_path: Path) -> None:
     paths = export_tokenizer(file, tmp_path / "new" / "tok")
     assert [path.name for path in paths] == ["tokenizer.json", "tokenizer_config.json", "config.json"]
     words, numbers = (json.loads(path.read_text()) for path in paths[1:])

@@ -42,7 +42,7 @@ def info(name: str | bytes, dimensions: Sequence[int], kind: int = 0, offset: in
 
 @dataclass(frozen=True)
 class Draft:
-    """A file in the making; every number in it may be a lie."""
+    """A GGUF file to be written, in which every number may be wrong."""
 
     values: Sequence[bytes] = ()
     infos: Sequence[bytes] = ()
@@ -220,8 +220,8 @@ BAD: dict[str, tuple[Draft | bytes, str]] = {
         Draft(infos=[info("t", [256], 16)]),
         "tensor 't': type IQ2_XXS is not supported",
     ),
-    "48 in features": (Draft(infos=[info("t", [48, 2], 8)]), "rows of Q8_0 are multiples of 32"),
-    "128 of q4_k": (Draft(infos=[info("t", [128, 2], 12)]), "rows of Q4_K are multiples of 256"),
+    "48 in features": (Draft(infos=[info("t", [48, 2], 8)]), "rows of Q8_0 must be multiples of 32"),
+    "128 of q4_k": (Draft(infos=[info("t", [128, 2], 12)]), "rows of Q4_K must be multiples of 256"),
     "tensor twice": (
         Draft(infos=[info("t", [1]), info("t", [1])], data=bytes(64)),
         "tensor 't': appears twice",
@@ -245,7 +245,7 @@ def test_a_bad_file_is_refused_in_one_line(content: Draft | bytes, says: str, tm
 
 
 @pytest.mark.parametrize("path", ["missing.gguf", "."])
-def test_what_is_no_file_is_refused(path: str, tmp_path: Path) -> None:
+def test_a_missing_file_and_a_folder_are_refused(path: str, tmp_path: Path) -> None:
     with pytest.raises(ModelFileError, match="cannot be read"):
         read_gguf(tmp_path / path)
 

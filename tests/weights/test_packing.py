@@ -1,4 +1,4 @@
-"""Packing, against `gguf.quants.dequantize` and one twin against the other, to the bit."""
+"""Packing, compared with `gguf.quants.dequantize`; and native packing with numpy, to the bit."""
 
 import importlib.util
 import os
@@ -30,7 +30,7 @@ HALVES = {
     TensorType.Q5_K: [0, 2],
     TensorType.Q6_K: [208],
 }
-"""Where a block keeps float16 numbers: random bytes there would make infinities."""
+"""Positions of float16 numbers in a block: random bytes there could be infinities."""
 
 
 @pytest.fixture(params=["native", "numpy"], autouse=True)
@@ -60,7 +60,7 @@ def oracle(one: GgufTensor) -> np.ndarray:
 
 
 def values(matrix: Matrix) -> np.ndarray:
-    """`[out, in]`; product and sum rounded one after the other, as the oracle does."""
+    """`[out, in]`; the product and the sum are rounded separately, like in the oracle."""
     if isinstance(matrix, FloatMatrix):
         return layout.unpack_float(matrix)
     codes, scales, zero_offsets = layout.unpack(matrix)
@@ -74,7 +74,7 @@ def assert_same_bits(a: np.ndarray, b: np.ndarray) -> None:
 
 
 def assert_same_numbers(a: np.ndarray, b: np.ndarray) -> None:
-    """Equal but for the sign of zero: adding a minimum of +0 turns -0 into +0."""
+    """Equal except for the sign of zero: adding a zero offset of +0 turns -0 into +0."""
     assert a.shape == b.shape and np.array_equal(a, b)
 
 
@@ -110,7 +110,7 @@ JOINS = {
 
 @pytest.mark.parametrize("outs", [(16, 32, 48), (3, 30, 1), (100, 7, 600)])
 @pytest.mark.parametrize(("kinds", "group", "has_zero_offsets"), JOINS.values(), ids=JOINS.keys())
-def test_joined_tensors_are_their_rows_in_order(
+def test_joined_tensors_keep_their_rows_in_order(
     kinds: list[TensorType], group: int, has_zero_offsets: bool, outs: tuple[int, ...]
 ) -> None:
     parts = [tensor(kind, out, 256, seed) for seed, (kind, out) in enumerate(zip(kinds, outs, strict=False))]
@@ -142,7 +142,7 @@ def test_shapes_that_do_not_fit_are_refused_by_name() -> None:
     wrong = {
         "f: tensor 't': impossible shape": lambda: pack([narrow], Precision.INT8),
         "f: tensor 't': shape .*matrix": lambda: pack([cube], Precision.INT8),
-        "f: tensor 't1': rows of 64 beside rows of 32": lambda: pack(
+        "f: tensor 't1': rows of 64, but 't0' has rows of 32": lambda: pack(
             [tensor(TensorType.Q8_0, 2, 32), tensor(TensorType.Q8_0, 2, 64, 1)], Precision.INT8
         ),
         "f: tensor 't0': shape .*one dimension": lambda: vector(tensor(TensorType.F32, 2, 32)),
@@ -174,7 +174,7 @@ def test_the_default_model_s_matrices_are_the_file_s(names: list[str]) -> None:
 
 
 @pytest.mark.model
-def test_the_twins_agree_on_the_default_model_s_largest_matrix(twin: None) -> None:
+def test_native_and_numpy_packing_agree_on_the_default_models_largest_matrix(twin: None) -> None:
     if os.environ["TRANSOM_NATIVE"] == "0":
         pytest.skip("compared once")
     path: Path = resolve_model(None)

@@ -1,4 +1,4 @@
-"""Vocabularies read from model files, small ones written here."""
+"""Reading vocabularies, from small model files that the tests write."""
 
 from pathlib import Path
 from typing import Any
@@ -80,7 +80,7 @@ def test_stop_ids_come_from_the_file_and_from_the_architecture(tmp_path: Path) -
     assert read_vocabulary(other).stop_ids == {1}
 
 
-def test_a_piece_that_only_reads_like_a_turn_s_end_is_no_stop(tmp_path: Path) -> None:
+def test_a_normal_piece_spelled_like_an_end_of_turn_is_no_stop_token(tmp_path: Path) -> None:
     assert read(tmp_path, token_type=[3, 3, 3, 3, 6, 1, 1, 1, 1, 1, 4]).stop_ids == {1}
 
 
@@ -91,7 +91,7 @@ def test_bos_is_added_unless_the_file_says_no_or_has_none(tmp_path: Path) -> Non
     assert read(tmp_path, bos_token_id=None).encode("a").tolist() == [6]
 
 
-def test_a_chat_template_in_the_file_is_found(tmp_path: Path) -> None:
+def test_the_chat_template_of_the_file_is_read(tmp_path: Path) -> None:
     assert read_vocabulary(read_gguf(write(tmp_path, {}))).chat_template is None
     assert read_vocabulary(read_gguf(write(tmp_path, {}, template="{{ x }}"))).chat_template == "{{ x }}"
 
@@ -106,7 +106,7 @@ BAD: dict[str, tuple[dict[str, Any], str]] = {
     "short kinds": ({"token_type": [1]}, "token_type': 1 entries for 11 tokens"),
     "same twice": ({"tokens": ["a", *PIECES[1:]]}, "tokens': two tokens are the same"),
     "endless token": ({"tokens": ["a" * 2000, *PIECES[1:]]}, "tokens': a token of 2000"),
-    "no byte": ({"tokens": [*PIECES[:4], "<0xZZ>", *PIECES[5:]]}, "tokens': token 4 is no byte: '<0xZZ>'"),
+    "no byte": ({"tokens": [*PIECES[:4], "<0xZZ>", *PIECES[5:]]}, "tokens': token 4 is not a byte: '<0xZZ>'"),
     "bos beyond": ({"bos_token_id": 11}, "bos_token_id': 11 is not one of 11"),
     "eot beyond": ({"eot_token_id": 11}, "eot_token_id': 11 is not one of 11"),
     "no bytes, no unknown": ({"unknown_token_id": None}, "unknown_token_id': is missing, and so are"),
@@ -114,7 +114,7 @@ BAD: dict[str, tuple[dict[str, Any], str]] = {
 }
 
 
-def test_a_vocabulary_of_bytes_encodes_and_decodes_and_adds_no_bos_by_itself(tmp_path: Path) -> None:
+def test_a_byte_level_vocabulary_encodes_and_decodes_and_adds_no_bos_by_default(tmp_path: Path) -> None:
     tokenizer = read(tmp_path, **BYTE_LEVEL)
     assert tokenizer.encode("a ab a").tolist() == [1, 5, 4]
     assert tokenizer.decode([1, 5, 4, 0]) == "a ab a"
@@ -126,17 +126,21 @@ BAD |= {
     for name, (changes, says) in {
         "another cut": ({"pre": "nonesuch"}, "pre': 'nonesuch' is not supported"),
         "no merges": ({"merges": None}, "merges': is missing"),
-        "merge of one": ({"merges": ["Ġa"]}, "merges': entry 0 is no merge of tokens: 'Ġa'"),
-        "merge of no token": ({"merges": ["Ġ a", "b b"]}, "merges': entry 1 is no merge of tokens: 'b b'"),
-        "no bytes": ({"tokens": ["<|end|>", "a", "b", " ", "Ġa", "Ġab"]}, "token 3 is not of bytes: ' '"),
+        "merge of one": ({"merges": ["Ġa"]}, "merges': entry 0 does not merge two tokens into one: 'Ġa'"),
+        "merge of no token": (
+            {"merges": ["Ġ a", "b b"]},
+            "merges': entry 1 does not merge two tokens into one: 'b b'",
+        ),
+        "no bytes": (
+            {"tokens": ["<|end|>", "a", "b", " ", "Ġa", "Ġab"]},
+            "token 3 is not made of byte characters: ' '",
+        ),
     }.items()
 }
 
 
 @pytest.mark.parametrize(("changes", "says"), BAD.values(), ids=BAD.keys())
-def test_a_vocabulary_that_cannot_work_is_refused_by_key(
-    changes: dict[str, Any], says: str, tmp_path: Path
-) -> None:
+def test_an_unusable_vocabulary_is_refused_by_key(changes: dict[str, Any], says: str, tmp_path: Path) -> None:
     path = write(tmp_path, changes)
     with pytest.raises(ModelFileError, match=says) as caught:
         read_vocabulary(read_gguf(path))

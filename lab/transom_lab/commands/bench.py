@@ -12,7 +12,7 @@ from transom.config import EngineConfig
 from transom.errors import ConfigError
 
 if TYPE_CHECKING:
-    from transom.bench.sheet import Wanted
+    from transom.bench.sheet import ResultFiles
 
 COST_HELP = """\
 Fit a cost model to the steps of the engine on this machine. Takes a minute; the cores must be idle.
@@ -131,22 +131,22 @@ def _micro(options: argparse.Namespace) -> None:
     except ImportError as error:
         raise ConfigError(f"bench micro needs the native extension; it cannot be loaded ({error})") from None
     sizes = replace(DEFAULT, isas=tuple(options.isa.split(","))) if options.isa else DEFAULT
-    bench_micro(options.parts, _wanted(options), options.threads, sizes)
+    bench_micro(options.parts, _result_files(options), options.threads, sizes)
 
 
 def _kv(options: argparse.Namespace) -> None:
     from transom_lab.microbench.memory import bench_kv
 
-    bench_kv(_wanted(options))
+    bench_kv(_result_files(options))
 
 
 def _sched(options: argparse.Namespace) -> None:
     from transom_lab.microbench.scheduling import bench_sched
 
-    bench_sched(_wanted(options))
+    bench_sched(_result_files(options))
 
 
-def _wanted(options: argparse.Namespace) -> "Wanted":
-    from transom.bench.sheet import Wanted
+def _result_files(options: argparse.Namespace) -> "ResultFiles":
+    from transom.bench.sheet import ResultFiles
 
-    return Wanted(options.json, options.svg)
+    return ResultFiles(options.json, options.svg)

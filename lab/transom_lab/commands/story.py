@@ -39,10 +39,10 @@ def _run(options: argparse.Namespace) -> None:
     if options.story is None:
         print(_listed())
         return
-    from transom_lab.story.command import draw, screen, tell
+    from transom_lab.story.command import draw, screen, show
 
     if options.svg is not None:
         draw(options.story, frame=options.frame, path=options.svg)
         return
     console = screen(colors=not options.no_color)
-    tell(options.story, frame=options.frame, by_itself=options.play, console=console)
+    show(options.story, frame=options.frame, by_itself=options.play, console=console)

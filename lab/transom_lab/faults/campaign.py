@@ -70,8 +70,8 @@ def run_faults(
 ) -> Finding | None:
     """Runs the lives of `seeds` seeds from `seed` on. Returns the first that breaks, shrunk.
 
-    `steps` bounds the iterations with events in one life; `iterations`, those of all lives together. `report`
-    is called after each life.
+    `steps` bounds the iterations with events in one life; `iterations` bounds the iterations of all lives
+    together. `report` is called after each life.
     """
     tally = Tally() if tally is None else tally
     for each in range(seed, seed + seeds):

@@ -1,4 +1,4 @@
-"""`transom simulate --faults`: what it prints, and how a finding becomes the exit status."""
+"""`transom simulate --faults`: its output, and the exit status of a finding."""
 
 import time
 from collections.abc import Sequence

@@ -1,6 +1,6 @@
 """Draws the events of one life.
 
-Each life has a few kinds of trouble and none of the rest, so that over many lives every kind occurs alone, in
+Each life has only a few kinds of trouble, so that over many lives every kind occurs alone, in
 pairs, and with many others.
 """
 
@@ -132,7 +132,7 @@ class EventDrawer:
     # ------------------------------------------------------------ trouble
 
     def _rank(self) -> int:
-        """The first, the last, or any."""
+        """The first request, the last one, or a random one."""
         return self._random.choice((0, -1, self._random.randrange(8)))
 
     def _abort(self) -> SchedulerEvent:

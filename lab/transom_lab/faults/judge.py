@@ -40,14 +40,14 @@ class Standing:
     due: int = 0
     """The iteration in which it must have ended."""
     parent: RequestId | None = None
-    """The sibling from whose logits it will sample its first token; None once it has."""
+    """The sibling that computes its first logits, until it has sampled its first token."""
     forks: list[RequestId] = field(default_factory=list)
     """Siblings that wait for this one's first token."""
 
 
 @dataclass(slots=True)
 class Judge:
-    """Owns every request that was accepted, and what the next iteration must report. Mutable."""
+    """Owns every accepted request, and the events that the next iteration must report. Mutable."""
 
     config: SchedulerConfig
     outputs: dict[RequestId, ExpectedOutput] = field(default_factory=dict)
@@ -65,7 +65,7 @@ class Judge:
     aborted: set[RequestId] = field(default_factory=set)
     """Requests that the next iteration must end."""
     late: set[RequestId] = field(default_factory=set)
-    """Requests whose deadline ends them in the next iteration."""
+    """Requests that a deadline ends in the next iteration."""
     slowest: float = 0.0
     """The largest part of its bound that a request took, of requests that were not cut short."""
     _standings: dict[RequestId, Standing] = field(default_factory=dict)
@@ -73,7 +73,7 @@ class Judge:
     # ------------------------------------------------------------ requests that are sent
 
     def send(self, request: Request) -> None:
-        """Notes what a request must lead to: a refusal, or the text of each output."""
+        """Notes the outcome that a request must have: a refusal, or the text of each output."""
         outputs = [request, *(replace(request, id=each.id) for each in request.siblings)]
         if self.draining or self._is_impossible(request) or any(o.id in self.unfinished for o in outputs):
             self.rejected += [output.id for output in outputs]
@@ -118,7 +118,7 @@ class Judge:
         return sorted(self.unfinished.values(), key=lambda output: self._standings[output.request.id].rank)
 
     def restart_bounds(self) -> None:
-        """Every request may be retracted now, and may then wait for all others."""
+        """Every request may be retracted now, and may then wait for all the rest."""
         ahead = sum(map(self._share, self.unfinished.values()))
         for output in self.by_rank():
             ahead += self._share(output)
@@ -128,7 +128,7 @@ class Judge:
     # ------------------------------------------------------------ one iteration
 
     def foresee(self, now: float) -> None:
-        """Before an iteration: decides which requests end in it, whatever it computes."""
+        """Before an iteration: decides which requests end in it, independently of its step."""
         self.clock = max(self.clock, now)
         self.late = {
             id

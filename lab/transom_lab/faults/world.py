@@ -191,7 +191,7 @@ class FaultWorld:
             self.judge.restart_bounds()
 
     def _update(self, event: do.UpdateWeights) -> None:
-        """At most one update per iteration: whether a second is refused depends on what runs by then."""
+        """At most one update per iteration: the answer to a second depends on the requests then running."""
         if any(isinstance(command, UpdateWeights) for command in self.world.inbox):
             return
         if event.mode is UpdateMode.ABORT and event.weights != UNFIT and not self._updates:
@@ -288,7 +288,7 @@ class FaultWorld:
         assert not inside(self.cache).tree.roots, inside(self.cache).tree.roots
 
     def _require_counted(self) -> None:
-        """The scheduler's statistics agree with what was seen from the outside."""
+        """The scheduler's statistics agree with a count from the outside."""
         stats, outputs = self.scheduler.stats(), self.judge.outputs.values()
         assert (stats.requests_finished, stats.running, stats.waiting) == (len(outputs), 0, 0), stats
         assert stats.generated_tokens == sum(output.received for output in outputs), stats

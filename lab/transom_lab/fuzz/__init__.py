@@ -1,1 +1,1 @@
-"""`transom fuzz-kv`: random operations on the cache, judged by what its pages hold."""
+"""`transom fuzz-kv`: random operations on the cache, judged by the contents of its pages."""

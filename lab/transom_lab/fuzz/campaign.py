@@ -14,7 +14,7 @@ CHECK_EVERY = 50
 
 @dataclass(frozen=True, slots=True)
 class Drawn:
-    """What a campaign is drawn from. A setting that is None is drawn anew for each life."""
+    """The source of a campaign. A setting that is left out is drawn for each life."""
 
     seed: int
     page_size: int | None = None
@@ -41,7 +41,7 @@ class Tally:
     repairs: int = 0
     hit_tokens: int = 0
     holes_filled: int = 0
-    reclaimed: int = 0
+    evicted: int = 0
     duplicates_returned: int = 0
 
     @property
@@ -58,7 +58,7 @@ class Tally:
         self.hit_tokens += stats.hit_tokens
         for component in stats.components:
             self.holes_filled += component.holes_filled
-            self.reclaimed += component.reclaimed
+            self.evicted += component.evicted
             self.duplicates_returned += component.duplicates_returned
 
 

@@ -1,4 +1,4 @@
-"""`transom fuzz-kv`: what it prints, and how a finding becomes the exit status."""
+"""`transom fuzz-kv`: its output, and the exit status of a finding."""
 
 import time
 from collections import Counter
@@ -71,5 +71,5 @@ def _progress(tally: Tally, seconds: float) -> str:
     return (
         f"{tally.total:>11,} operations  {tally.total / max(seconds, 1e-9):>7,.0f}/s  hits {tally.hits:,}"
         f" ({tally.hit_tokens:,} tokens)  repairs {tally.repairs:,}  holes filled {tally.holes_filled:,}"
-        f"  duplicates returned {tally.duplicates_returned:,}  reclaimed {tally.reclaimed:,}"
+        f"  duplicates returned {tally.duplicates_returned:,}  evicted {tally.evicted:,}"
     )

@@ -26,7 +26,7 @@ POLICIES = (*(policy.value for policy in CachePolicy), "value", "value")
 
 
 def draw_setting(random: Random, page_size: int | None, window: int | None, mix: str | None) -> Setting:
-    """Draws every argument that is None. Pools hold one request of the whole context, and up to much more."""
+    """Draws arguments that are not given. Pools hold one request of the whole context, or much more."""
     page_size = page_size or random.choice(PAGE_SIZES)
     window = window or random.choice(WINDOWS)
     mix = mix or random.choice(MIXES)

@@ -1,4 +1,4 @@
-"""Applies operations to a cache world, and asserts what each of them must do in any situation."""
+"""Applies operations to a cache world, and asserts the effect that each must have in any situation."""
 
 from collections import Counter
 
@@ -50,8 +50,8 @@ def layout_of(setting: Setting) -> CacheLayout:
 class Driver:
     """Owns a cache world and the offers that are kept. Mutable.
 
-    `done` counts operations by name, `refused` those that found no space, `skipped` those that could not be
-    done where they stood.
+    `done` counts operations by name, including `refused` ones, which found no space. `skipped` operations
+    were impossible in the state they met.
     """
 
     def __init__(self, setting: Setting) -> None:

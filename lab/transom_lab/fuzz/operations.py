@@ -17,10 +17,10 @@ from transom_lab.worlds.events import Pin as Pin
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """One cache. `mix` and `window` are those of `mixes.components`; `pages` are usable pages per component.
+    """One cache. `mix` and `window` are as in `mixes.components`; `pages` are usable pages per component.
 
-    With `page_bytes` all components share the bytes that those pages would take. With `layers`, as in
-    CacheLayout, the cache offers repairs.
+    With `page_bytes` all components share the bytes of these pages. With `layers`, as in CacheLayout, the
+    cache offers repairs.
     """
 
     page_size: int

@@ -31,9 +31,9 @@ def shrink(broken: Broken) -> Broken:
 
 
 def smallest_part(whole: Sequence[T], breaking: Callable[[Sequence[T]], int | None]) -> list[T]:
-    """A part of `whole`, in its order, that breaks and from which no single item can be left out.
+    """A part of `whole`, in its order, that breaks and has no item to spare.
 
-    `breaking` returns after how many of the given items something broke, or None. The search ends early
+    `breaking` returns the number of items after which the given part broke, if it did. The search ends early
     after `REPLAYS_MAX` calls.
     """
     smallest = list(whole)[: breaking(whole)]
@@ -51,6 +51,6 @@ def smallest_part(whole: Sequence[T], breaking: Callable[[Sequence[T]], int | No
                 smallest, shorter = left[:end], True
         if size == 1 and not shorter:
             break
-        # Repeat single items until none can go: leaving one out may make another superfluous.
+        # Repeat single items until all are needed: leaving one out may make another superfluous.
         size = size if shorter and size == 1 else max(1, size // 2)
     return smallest

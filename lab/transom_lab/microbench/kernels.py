@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from transom.bench.sheet import Row, Sheet, Wanted, publish
+from transom.bench.sheet import ResultFiles, Row, Sheet, publish
 from transom.errors import ConfigError
 from transom.ops.native import NativeOps, info, set_isa, set_threads
 from transom.ops.protocol import (
@@ -120,7 +120,7 @@ class KernelTiming:
 
 
 def bench_micro(
-    parts: Sequence[str], wanted: Wanted, threads: int | None = None, sizes: Sizes = DEFAULT
+    parts: Sequence[str], files: ResultFiles, threads: int | None = None, sizes: Sizes = DEFAULT
 ) -> None:
     """Raises ConfigError for an unknown part or instruction set."""
     for isa in sizes.isas:
@@ -131,7 +131,7 @@ def bench_micro(
             raise ConfigError(f"PART is {part!r}; it must be one of {', '.join(PARTS)}")
     if threads is not None:
         set_threads(threads)
-    publish("micro", (_sheet(part, sizes) for part in parts or PARTS), wanted)
+    publish("micro", (_sheet(part, sizes) for part in parts or PARTS), files)
 
 
 def _sheet(part: str, sizes: Sizes) -> Sheet:

@@ -13,11 +13,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from transom.bench.sheet import Row, Sheet, Wanted, publish
+from transom.bench.sheet import ResultFiles, Row, Sheet, publish
 from transom.kv.cache import CacheLayout, HybridCache
-from transom.kv.check import inside
+from transom.kv.check import evict, inside
 from transom.kv.component_specs import Full, Window
-from transom.kv.eviction import reclaim
 from transom.kv.holding import Holding
 from transom.kv.journal import Journal
 from transom.kv.pool import PagePool
@@ -54,7 +53,7 @@ class CacheLoad:
 DEFAULT = CacheLoad()
 
 
-def bench_kv(wanted: Wanted, load: CacheLoad = DEFAULT) -> None:
+def bench_kv(files: ResultFiles, load: CacheLoad = DEFAULT) -> None:
     """Raises ConfigError for a file that cannot be written."""
     sixteen, one = CacheBench(16, load).rows(), CacheBench(1, load).rows()
     rows = [Row(name, (wide, narrow)) for (name, wide), (_, narrow) in zip(sixteen, one, strict=True)]
@@ -64,7 +63,7 @@ def bench_kv(wanted: Wanted, load: CacheLoad = DEFAULT) -> None:
     columns = ("page 16", "page 1")
     tokens = load.prefixes * load.prefix + load.sequences * load.suffix
     title = f"us, median; {tokens:,} tokens in the cache"
-    publish("kv", [Sheet("operations", title, columns, tuple(rows), columns, "us")], wanted)
+    publish("kv", [Sheet("operations", title, columns, tuple(rows), columns, "us")], files)
 
 
 def median_us(measured: Callable[[int], object], prepare: Callable[[int], object], rounds: int) -> float:
@@ -180,8 +179,7 @@ class CacheBench:
         before = inside(self.cache).pools[component].free
 
         def one(n: int) -> None:
-            with self.cache.transaction():
-                reclaim(inside(self.cache).tree, component, pages)
+            evict(self.cache, component, pages)
 
         median = median_us(one, nothing, EVICTION_ROUNDS)
         assert inside(self.cache).pools[component].free >= before + EVICTION_ROUNDS * pages
@@ -195,6 +193,6 @@ def allocate_free(capacity: int, load: CacheLoad) -> float:
 
     def both(n: int) -> None:
         with journal.transaction():
-            pool.give(pool.take(load.evicted, 1), 1)
+            pool.free_private(pool.allocate(load.evicted, 1), 1)
 
     return median_us(both, nothing, 6 * load.rounds)

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from transom.bench.sheet import Row, Sheet, Wanted, publish
+from transom.bench.sheet import ResultFiles, Row, Sheet, publish
 from transom.kv.cache import CacheLayout, HybridCache
 from transom.kv.component_specs import Full, Window
 from transom.sched.config import SchedulerConfig
@@ -58,7 +58,7 @@ class SchedulerLoad:
 DEFAULT = SchedulerLoad()
 
 
-def bench_sched(wanted: Wanted, load: SchedulerLoad = DEFAULT) -> None:
+def bench_sched(files: ResultFiles, load: SchedulerLoad = DEFAULT) -> None:
     """Raises ConfigError for a file that cannot be written."""
     gc.collect()
     gc.freeze()
@@ -75,7 +75,7 @@ def bench_sched(wanted: Wanted, load: SchedulerLoad = DEFAULT) -> None:
     rows += [(f"admission attempt, {words}", one), (f"another, {words}", (three - one) / 2)]
     table = tuple(Row(name, (us,)) for name, us in rows)
     title = f"us of CPU time, median; {load.running} requests run"
-    publish("sched", [Sheet("steps", title, ("us",), table, ("us",), "us")], wanted)
+    publish("sched", [Sheet("steps", title, ("us",), table, ("us",), "us")], files)
 
 
 class SchedulerBench:

@@ -1,1 +1,1 @@
-"""Stories told in the terminal: what memory and scheduler really do, beside what another engine did."""
+"""`transom story`: the real cache and scheduler, step by step, beside the faults of another engine."""

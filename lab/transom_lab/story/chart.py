@@ -1,4 +1,4 @@
-"""A chart in lines of text: steps drawn from box characters, the scale at the left, numbers below."""
+"""Draws a step chart as lines of text: box characters, a scale at the left, numbers below."""
 
 from itertools import pairwise
 from typing import Final
@@ -14,7 +14,7 @@ Grid = list[list[Piece]]
 
 
 def chart_lines(chart: Chart, width: int) -> list[Line]:
-    """The names of the lines, the chart, and what its numbers are, within `width` columns."""
+    """The legend, the chart and its captions, within `width` columns."""
     step = (width - SCALE) // len(chart.xs)
     grid: Grid = [[Piece(" ", Look.PLAIN)] * (step * len(chart.xs)) for _ in range(HEIGHT + 1)]
     for draw in (_levels, _risers):
@@ -48,7 +48,7 @@ def _levels(grid: Grid, rows: list[int], step: int, look: Look) -> None:
 
 
 def _risers(grid: Grid, rows: list[int], step: int, look: Look) -> None:
-    """Where the level changes. A corner on another's level goes through it."""
+    """The vertical strokes between levels. A corner on the line of another series becomes a crossing."""
     for number, (before, row) in enumerate(pairwise(rows), start=1):
         if before == row:
             continue
@@ -57,12 +57,12 @@ def _risers(grid: Grid, rows: list[int], step: int, look: Look) -> None:
             grid[between][at] = Piece("┃", look)
         falls = before == high
         for end, corner, crossing in ((high, "┓" if falls else "┏", "┳"), (low, "┗" if falls else "┛", "┻")):
-            is_anothers = grid[end][at].text == "━" and grid[end][at].look is not look
-            grid[end][at] = Piece(crossing if is_anothers else corner, look)
+            is_crossing = grid[end][at].text == "━" and grid[end][at].look is not look
+            grid[end][at] = Piece(crossing if is_crossing else corner, look)
 
 
 def _merged(cells: list[Piece]) -> list[Piece]:
-    """Neighbours of one look as one piece."""
+    """Adjacent pieces of one look joined into one."""
     pieces: list[Piece] = []
     for cell in cells:
         if pieces and pieces[-1].look is cell.look:

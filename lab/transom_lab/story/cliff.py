@@ -1,4 +1,4 @@
-"""The cliff: one conversation more, and a cache that keeps windows by age finds nothing any more."""
+"""The cliff: with one conversation more, a cache that evicts windows by age has no hits any more."""
 
 from collections import OrderedDict
 
@@ -27,14 +27,14 @@ from transom_lab.story.scene import (
 from transom_lab.story.stage import LETTERS, PAGE, WINDOW, Stage, small, text
 
 WIDTH, WINDOW_PAGES, FIRST_PAGES = 8, 20, 6
-"""Of the scenes: tokens a query reads, pages of the window pool, pages of a conversation's first prompt."""
+"""In the scenes: tokens that a query reads, pages of the window pool, pages of a first prompt."""
 
 CHART_WINDOW_PAGES, CHART_FIRST_PAGES, CHART_TURNS = 60, 14, 3
 CHART_CONVERSATIONS = tuple(range(2, 29, 2))
 
 
 class Ours:
-    """Owns our side of the scenes. Mutable. Each conversation sends all that was said and one page more."""
+    """Owns our side of the scenes. Mutable. Each turn sends the whole conversation and one page more."""
 
     def __init__(self) -> None:
         layout = small(full=60, window=WINDOW_PAGES, width=WIDTH, rows=2)
@@ -42,7 +42,7 @@ class Ours:
         self._turns: dict[str, int] = {}
 
     def ask(self, letter: str) -> tuple[int, int]:
-        """The next turn of a conversation, which is left running: tokens found, tokens of the prompt."""
+        """Sends the next turn of a conversation, and leaves it running. Returns (hit, prompt) in tokens."""
         for other in self._turns:
             self.stage.finish(other)
         turns = self._turns[letter] = self._turns.get(letter, 0) + 1
@@ -59,10 +59,10 @@ class Ours:
 
 
 class WindowsByAge:
-    """Owns the other side: window pages, given up in the order of last use. Mutable.
+    """Owns the other side: a pool of window pages with least-recently-used eviction. Mutable.
 
-    Full pages are all there. A hit needs the pages that the next token's window reads. To use a
-    conversation is to use all its pages that are there; those at its beginning are the first to go.
+    All full pages are cached. A hit needs the pages that the next token's window reads. A turn touches every
+    cached page of its conversation in order, so the pages at its beginning are evicted first.
     """
 
     def __init__(self, pages: int) -> None:
@@ -71,18 +71,18 @@ class WindowsByAge:
         self._lengths: dict[str, int] = {}
 
     def ask(self, name: str, pages: int) -> int:
-        """A prompt of whole pages, computed and kept. Returns the pages found."""
+        """Serves and caches a prompt of whole pages. Returns the length of its hit in pages."""
         found = self._found(name, min(self._lengths.get(name, 0), pages - 1))
         for page in range(pages):
             if (name, page) in self._slots:
                 self._slots.move_to_end((name, page))
             elif page >= found:
-                self._slots[name, page] = self._take()
+                self._slots[name, page] = self._allocate()
         self._lengths[name] = pages
         return found
 
     def scene(self, user: str, event: str, fate: Fate) -> Scene:
-        """`user` is the conversation whose turn it is."""
+        """Draws a turn of the conversation `user`."""
         cells = [FREE] * (len(self._slots) + len(self._free))
         for (name, page), slot in self._slots.items():
             cells[slot] = Cell(Look[name] if name == user else Look.TREE, f"{name}{page}")
@@ -93,14 +93,14 @@ class WindowsByAge:
         return Scene((Strip("window", tuple(cells)), *tree), event, fate)
 
     def _found(self, name: str, most: int) -> int:
-        """The longest beginning, in pages, behind which a window is there."""
+        """The longest prefix, in pages, with a cached window before its end."""
         read = -(-(WIDTH - 1) // PAGE)
         for end in range(most, 0, -1):
             if all((name, page) in self._slots for page in range(max(0, end - read), end)):
                 return end
         return 0
 
-    def _take(self) -> int:
+    def _allocate(self) -> int:
         return self._free.pop() if self._free else self._slots.popitem(last=False)[1]
 
     def _branch(self, name: str, user: str) -> tuple[Cell, ...]:
@@ -113,7 +113,7 @@ class WindowsByAge:
 
 
 def our_hit_rate(conversations: int, layers: tuple[int, ...]) -> float:
-    """Tokens found / tokens sent, from the second turn on, by the memory core itself."""
+    """Hit tokens / prompt tokens from the second turn on, with the real cache."""
     longest = CHART_FIRST_PAGES + CHART_TURNS
     layout = CacheLayout(
         components=(Full(), Window(WIDTH)),
@@ -124,19 +124,17 @@ def our_hit_rate(conversations: int, layers: tuple[int, ...]) -> float:
         layers=layers,
     )
     cache = HybridCache(layout)
-    found = sent = 0
-    for iteration in range(CHART_TURNS):
+    hits = sent = 0
+    for turn in range(CHART_TURNS):
         for conversation in range(conversations):
-            tokens = (
-                np.arange((CHART_FIRST_PAGES + iteration) * PAGE, dtype=np.int32) + conversation * LETTERS
-            )
-            start = _serve(cache, RequestId(1 + iteration * conversations + conversation), tokens)
-            found, sent = (found + start, sent + len(tokens)) if iteration else (0, 0)
-    return found / sent
+            tokens = np.arange((CHART_FIRST_PAGES + turn) * PAGE, dtype=np.int32) + conversation * LETTERS
+            start = _serve(cache, RequestId(1 + turn * conversations + conversation), tokens)
+            hits, sent = (hits + start, sent + len(tokens)) if turn else (0, 0)
+    return hits / sent
 
 
 def _serve(cache: HybridCache, request: RequestId, tokens: Tokens) -> int:
-    """One request of one chunk. Returns the tokens it found."""
+    """Serves one request in one chunk. Returns its hit in tokens."""
     namespace = cache.namespace(request, "")
     holding = cache.admit(request, namespace, tokens, cache.offer(namespace, tokens))
     cache.extend(holding, len(tokens))
@@ -148,34 +146,34 @@ def _serve(cache: HybridCache, request: RequestId, tokens: Tokens) -> int:
 
 
 def their_hit_rate(conversations: int) -> float:
-    """The same of windows kept by age."""
+    """The same with windows evicted by age."""
     model = WindowsByAge(CHART_WINDOW_PAGES)
-    found = sent = 0
-    for iteration in range(CHART_TURNS):
+    hits = sent = 0
+    for turn in range(CHART_TURNS):
         for conversation in range(conversations):
-            pages = CHART_FIRST_PAGES + iteration
+            pages = CHART_FIRST_PAGES + turn
             hit = model.ask(str(conversation), pages)
-            found, sent = (found + hit, sent + pages) if iteration else (0, 0)
-    return found / sent
+            hits, sent = (hits + hit, sent + pages) if turn else (0, 0)
+    return hits / sent
 
 
 # ---------------------------------------------------------------- the frames
 
 
 def story() -> Story:
-    """Five frames: the same conversations on the same window pool, and then a measurement."""
+    """Five frames: the same conversations on two window pools of one size, and then a measurement."""
     ours, theirs = Ours(), WindowsByAge(WINDOW_PAGES)
     frames = [
         _three(ours, theirs),
         _fourth(ours, theirs),
         _return(ours, theirs),
-        _others(ours, theirs),
+        _next(ours, theirs),
         _chart(),
     ]
     return Story(
         name="cliff",
-        other="a cache that keeps windows by age, a model",
-        source="A model of ours. Such falls: vLLM issue 48435, SGLang pull request 26907.",
+        other="a cache that evicts windows by age, a model",
+        source="The other side is our model. Reported falls: vLLM issue 48435, SGLang PR 26907.",
         frames=tuple(frames),
     )
 
@@ -185,17 +183,15 @@ def _three(ours: Ours, theirs: WindowsByAge) -> Frame:
         ours.ask(letter)
         theirs.ask(letter, FIRST_PAGES)
     for letter in "ABC":
-        found, sent = ours.ask(letter)
+        hit, sent = ours.ask(letter)
         pages = theirs.ask(letter, FIRST_PAGES + 1)
     return Beside(
         "Three conversations take turns",
-        "Each turn sends all that was said before, and a page more. All full pages stay (that pool is "
-        f"large, and not drawn). A hit needs the window before its end as well: the last {WIDTH - 1} "
-        "tokens, 2 pages.",
-        ours.scene(f"C sends {sent} tokens: {found} are found, {sent - found} are computed."),
-        theirs.scene(
-            "C", f"C sends {sent} tokens: {pages * PAGE} are found. No difference so far.", Fate.WELL
-        ),
+        "Each turn sends the whole conversation and a page more. All full pages stay cached (that pool is "
+        f"large and not drawn). A hit also needs the window before its end: the last {WIDTH - 1} tokens, 2 "
+        "pages.",
+        ours.scene(f"C sends {sent} tokens: {hit} are cached, {sent - hit} are computed."),
+        theirs.scene("C", f"C sends {sent} tokens: {pages * PAGE} are cached. No difference yet.", Fate.WELL),
     )
 
 
@@ -203,50 +199,51 @@ def _fourth(ours: Ours, theirs: WindowsByAge) -> Frame:
     ours.ask("D")
     theirs.ask("D", FIRST_PAGES)
     return Beside(
-        "A fourth comes",
-        "The window pool is full, so somebody has to give pages. Which ones is all the difference.",
+        "A fourth conversation",
+        "The window pool is full, so pages have to be evicted. The whole difference is which ones.",
         ours.scene(
-            "First go pages that no end of a prompt has use for: beginnings. Each keeps its last window."
+            "Pages that no hit would need are evicted first: beginnings. Each conversation keeps its last "
+            "window."
         ),
-        theirs.scene("D", "The oldest go: all of A's. And A is the one whose turn is next.", Fate.WELL),
+        theirs.scene("D", "The oldest pages are evicted: all of A's. And A's turn is next.", Fate.WELL),
     )
 
 
 def _return(ours: Ours, theirs: WindowsByAge) -> Frame:
-    found, sent = ours.ask("A")
+    hit, sent = ours.ask("A")
     pages = theirs.ask("A", FIRST_PAGES + 2)
     return Beside(
         "A comes back",
-        "All full pages of A are there, on both sides.",
+        "All full pages of A are cached on both sides.",
         ours.scene(
-            f"{found} of {sent} tokens are found. One more page is needed, and comes from a beginning."
+            f"{hit} of {sent} tokens are cached. A needs one page more, which is evicted from a beginning."
         ),
         theirs.scene(
             "A",
-            f"A's window is gone: {pages * PAGE} of {sent} tokens are found. It computes everything again, "
-            "and for that takes the window pages of B, whose turn is next.",
+            f"A's window is gone: {pages * PAGE} of {sent} tokens are cached. A computes everything again, "
+            "and to do so evicts the window pages of B, whose turn is next.",
             Fate.HARMED,
         ),
     )
 
 
-def _others(ours: Ours, theirs: WindowsByAge) -> Frame:
-    found = sent = pages = 0
+def _next(ours: Ours, theirs: WindowsByAge) -> Frame:
+    hit = sent = pages = 0
     for letter, count in (("B", 2), ("C", 2), ("D", 1)):
         start, length = ours.ask(letter)
-        found, sent = found + start, sent + length
+        hit, sent = hit + start, sent + length
         pages += theirs.ask(letter, FIRST_PAGES + count)
     return Beside(
-        "And so on round",
-        "Everybody's turn comes just after their window went. One conversation more, and nobody finds "
-        "anything.",
-        ours.scene(f"B, C and D: {found} of {sent} tokens found."),
-        theirs.scene("D", f"B, C and D: {pages * PAGE} of {sent} tokens found.", Fate.HARMED),
+        "And so on, turn by turn",
+        "Every conversation comes back just after its window was evicted. One conversation more, and there "
+        "are no hits.",
+        ours.scene(f"B, C and D: {hit} of {sent} tokens cached."),
+        theirs.scene("D", f"B, C and D: {pages * PAGE} of {sent} tokens cached.", Fate.HARMED),
     )
 
 
 def _chart() -> Frame:
-    """Runs them all."""
+    """Measures three caches, each with every number of conversations."""
     plain, repairing = (), (1, 0, 1)
     rates = [
         Series("Transom", Look.OURS, _percent([our_hit_rate(n, repairing) for n in CHART_CONVERSATIONS])),
@@ -258,14 +255,14 @@ def _chart() -> Frame:
     return Charted(
         "The cliff, measured just now",
         f"Prompts of {CHART_FIRST_PAGES} to {CHART_FIRST_PAGES + CHART_TURNS - 1} pages, a window pool of "
-        f"{CHART_WINDOW_PAGES}. Keeping only what ends of prompts need moves the cliff to where not even "
-        "those fit; what lies beyond, repair catches (transom story repair).",
+        f"{CHART_WINDOW_PAGES} pages. Keeping only the windows before the ends of prompts moves the cliff to "
+        "where not even those fit. Beyond it, repair helps (transom story repair).",
         Chart(
             CHART_CONVERSATIONS,
             tuple(rates),
             100,
             "%",
-            "conversations that take turns; share of tokens found",
+            "conversations that take turns; share of prompt tokens that hit",
         ),
     )
 

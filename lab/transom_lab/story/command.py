@@ -1,4 +1,4 @@
-"""`transom story`: which story, and where to: a screen, a pipe, a picture."""
+"""`transom story`: plays a story to a terminal, a pipe or a picture."""
 
 import sys
 from collections.abc import Callable, Sequence
@@ -14,18 +14,18 @@ from transom_lab.story.scene import Story
 from transom_lab.story.svg import picture
 from transom_lab.story.terminal import print_frames, step_through
 
-TELLERS: dict[str, Callable[[], Story]] = {
+STORY_OF: dict[str, Callable[[], Story]] = {
     "deferred-chunk": deferred_chunk.story,
     "locked-full": locked_full.story,
     "cliff": cliff.story,
     "repair": repair.story,
 }
-assert TELLERS.keys() == STORIES.keys()
+assert STORY_OF.keys() == STORIES.keys()
 
 
-def tell(name: str, *, frame: int | None, by_itself: bool, console: Console) -> None:
-    """To whoever sits there, step by step; else all frames, or the one asked for, one after the other."""
-    story = TELLERS[name]()
+def show(name: str, *, frame: int | None, by_itself: bool, console: Console) -> None:
+    """Steps through a story on an interactive terminal; prints all frames, or the given one, elsewhere."""
+    story = STORY_OF[name]()
     indices = chosen(story, frame)
     if frame is None and console.is_terminal and sys.stdin.isatty() and not console.is_dumb_terminal:
         step_through(story, console, by_itself=by_itself)
@@ -34,8 +34,8 @@ def tell(name: str, *, frame: int | None, by_itself: bool, console: Console) -> 
 
 
 def draw(name: str, *, frame: int | None, path: str) -> None:
-    """Writes a picture. ConfigError if it cannot be written."""
-    story = TELLERS[name]()
+    """Writes an SVG picture. ConfigError if the file cannot be written."""
+    story = STORY_OF[name]()
     drawn = picture(story, chosen(story, frame))
     try:
         Path(path).write_text(drawn, encoding="utf-8")
@@ -44,7 +44,7 @@ def draw(name: str, *, frame: int | None, path: str) -> None:
 
 
 def chosen(story: Story, frame: int | None) -> Sequence[int]:
-    """Which frames, by index. ConfigError if there is no such frame, which people count from 1."""
+    """Indices of the frames to show. `frame` counts from 1. ConfigError if the story has no such frame."""
     count = len(story.frames)
     if frame is None:
         return range(count)
@@ -54,7 +54,7 @@ def chosen(story: Story, frame: int | None) -> Sequence[int]:
 
 
 def screen(*, colors: bool) -> Console:
-    """Standard output, in colour where it is a screen that has them."""
+    """Standard output, in colour if it is a terminal with colours."""
     if isinstance(sys.stdout, TextIOWrapper):
         sys.stdout.reconfigure(errors="replace")  # a pipe that is not UTF-8 gets question marks, not an error
     return Console(no_color=None if colors else True, highlight=False)

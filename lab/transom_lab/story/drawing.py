@@ -1,4 +1,4 @@
-"""From the real memory core to strips of cells: a snapshot, taken by queries only."""
+"""Draws the real cache as strips of cells. It only reads."""
 
 from collections.abc import Iterator, Sequence
 
@@ -6,23 +6,23 @@ import numpy as np
 
 from transom.kv.cache import Holding
 from transom.kv.check import inside
-from transom.kv.pool import FREE as NOBODY
-from transom.kv.radix_tree import Node
+from transom.kv.node import Node
+from transom.kv.pool import FREE as UNOWNED
 from transom_lab.story.scene import BLANK, FREE, HOLE, NOT_YET, Cell, Look, Strip, one_cell
 from transom_lab.story.stage import FULL, PAGE, Stage, label
 
 Readers = dict[int, list[str]]
-"""By page: who names it in a row, by letter."""
+"""For each page: the letters of the requests that have it in their row."""
 
 
 def pool(stage: Stage, component: int) -> Strip:
-    """Every page of a pool: capital letters are the tree's, small ones private to their request."""
+    """Every page of a pool. Capital letters mark pages of the tree, small letters private pages."""
     pages = inside(stage.cache).pools[component]
     owners = pages.owners()
     named, readers = _labels(stage, component), _readers(stage, component)
     cells = []
     for page in range(1, pages.capacity + 1):
-        if owners[page] == NOBODY:
+        if owners[page] == UNOWNED:
             cells.append(FREE)
         elif pages.is_of_tree(page):
             cells.append(one_cell(readers.get(page, []), named[page]))
@@ -32,7 +32,7 @@ def pool(stage: Stage, component: int) -> Strip:
 
 
 def row(stage: Stage, letter: str) -> Strip:
-    """A request's full pages, in order; what of its prompt it has not computed yet is not there."""
+    """A request's full pages in order, and placeholders for the part of its prompt that is not computed."""
     holding = stage.holding(letter)
     prompt, known = len(stage.requests[letter].prompt), stage.known(letter)
     if holding is None:
@@ -58,7 +58,7 @@ def _read(stage: Stage, letter: str, page: int, name: str, readers: Readers) -> 
 
 
 def tree(stage: Stage, letters: str) -> tuple[Strip, ...]:
-    """What is cached of the texts that begin with one of `letters`: a line per branch, with its holes."""
+    """The cached branches of the texts that `letters` name, one line each, with their holes."""
     lines: list[list[Cell]] = []
     for root in inside(stage.cache).tree.roots.values():
         for node in root.children.values():
@@ -78,7 +78,7 @@ def _branches(stage: Stage, node: Node) -> list[list[Cell]]:
 
 
 def joined(own: Sequence[Cell], below: Sequence[Sequence[Sequence[Cell]]]) -> list[list[Cell]]:
-    """A node and the lines of each of its children: the first beside it, the others under that."""
+    """The lines of a node: its first child continues its line, and further children get lines below."""
     if not below:
         return [list(own)]
     lines = []
@@ -98,7 +98,7 @@ def _name(node: Node, index: int) -> str:
 
 
 def _labels(stage: Stage, component: int) -> dict[int, str]:
-    """What is in each page that somebody owns."""
+    """The label of every page that has an owner."""
     found = dict(_in_tree(stage, component))
     for letter, holding in _running(stage):
         known = stage.known(letter)

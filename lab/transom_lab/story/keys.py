@@ -1,4 +1,4 @@
-"""What keys mean, and where they come from."""
+"""Reads keys from the terminal, and maps them to moves."""
 
 import os
 import select
@@ -10,7 +10,7 @@ from types import TracebackType
 from typing import Any
 
 READ_BYTES = 16
-"""A key is at most a short escape sequence."""
+"""Enough for the escape sequence of any key."""
 
 
 class Move(Enum):
@@ -35,7 +35,7 @@ KEYS = {
 
 
 def moved(index: int, count: int, move: Move) -> int | None:
-    """The frame after a move, None at the end: past the last one, or where somebody quits."""
+    """The index of the frame after a move, if the story does not end with it."""
     assert 0 <= index < count, (index, count)
     match move:
         case Move.NEXT:
@@ -51,7 +51,7 @@ def moved(index: int, count: int, move: Move) -> int | None:
 
 
 class Keyboard:
-    """Owns the terminal's mode while it is open: keys come one by one, unseen. Mutable."""
+    """Owns the terminal's mode while it is open: keys arrive one by one, without echo. Mutable."""
 
     def __init__(self) -> None:
         self._file = sys.stdin.fileno()
@@ -68,8 +68,8 @@ class Keyboard:
         termios.tcsetattr(self._file, termios.TCSADRAIN, self._before)
 
     def key(self, seconds: float) -> bytes:
-        """The next key within so many seconds; empty if none came."""
+        """The next key, or b"" after `seconds` without one."""
         ready, _, _ = select.select([self._file], [], [], seconds)
         if not ready:
             return b""
-        return os.read(self._file, READ_BYTES) or b"q"  # who hung up is not coming back
+        return os.read(self._file, READ_BYTES) or b"q"  # end of file: the terminal is gone, so quit

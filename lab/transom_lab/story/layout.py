@@ -1,4 +1,4 @@
-"""From a frame to lines of pieces: one layout for terminals and pictures. Nothing is wrapped later."""
+"""Lays a frame out as lines, for terminals and pictures alike. Lines are not wrapped later."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -16,7 +16,7 @@ NAME: Final = 8
 AIRY_ROWS: Final = 36
 MARK: Final = "!"
 TEXT: Final = 104
-"""Prose is not set wider than this, however wide the screen."""
+"""The widest line of prose, on any screen."""
 
 LEGEND: Final = (
     (Cell(Look.A, "a0"), "own"),
@@ -30,25 +30,25 @@ LEGEND: Final = (
 
 @dataclass(frozen=True, slots=True)
 class Space:
-    """Columns and rows to be drawn on. `rows` None is as many as it takes."""
+    """Columns and rows to draw on. Without `rows` there is no limit."""
 
     columns: int
     rows: int | None = None
 
     @property
     def is_wide(self) -> bool:
-        """Whether two panes lie side by side."""
+        """Whether two panes fit side by side."""
         return self.columns >= 2 * PANE + GAP + 1
 
     @property
     def is_airy(self) -> bool:
-        """Whether pools, requests and tree can stand apart from each other."""
+        """Whether there is room for empty lines between pools, requests and tree."""
         return self.rows is not None and self.rows >= AIRY_ROWS
 
 
 @dataclass(frozen=True, slots=True)
 class Pane:
-    """One engine, drawn: heading and strips, and below them what has happened."""
+    """One engine, drawn: heading and strips, and the event below them."""
 
     picture: tuple[Line, ...]
     event: tuple[Line, ...]
@@ -59,7 +59,7 @@ class Pane:
 
 
 def frame_lines(story: Story, index: int, space: Space) -> list[Line]:
-    """All of a frame: head, panes or chart, legend. With air between them as far as there is room for it."""
+    """A whole frame: head, panes or chart, legend. Empty lines separate them as far as there is room."""
     frame = story.frames[index]
     space = Space(max(space.columns, PANE + 4), space.rows)
     blocks = [_head(story, index, space), *_body(story, frame, space), _foot(story, index)]
@@ -90,7 +90,7 @@ def _body(story: Story, frame: Frame, space: Space) -> list[list[Line]]:
 
 
 def _side_by_side(left: Pane, right: Pane) -> list[Line]:
-    """Events begin on one line, whatever stands above them."""
+    """Two panes side by side, with their events starting on the same line."""
     return [*_zipped(left.picture, right.picture), *_zipped(left.event, right.event)]
 
 
@@ -113,18 +113,18 @@ def _pane(name: str, look: Look, scene: Scene, space: Space) -> Pane:
 
 
 def _kind(strip: Strip) -> str:
-    """Strips of one kind stand together."""
+    """The group of a strip: strips of one group are drawn together."""
     return "pool" if strip.name in ("full", "window") else "request" if len(strip.name) == 1 else "tree"
 
 
 def _event(scene: Scene, look: Look) -> list[Line]:
-    told = Look.PLAIN if scene.fate is Fate.WELL else Look.BAD
+    text = Look.PLAIN if scene.fate is Fate.WELL else Look.BAD
     heads = [Piece("▸ ", look), *[Piece("  ", look)] * len(scene.event)]
-    return [(head, Piece(line, told)) for head, line in zip(heads, wrap(scene.event, PANE - 2), strict=False)]
+    return [(head, Piece(line, text)) for head, line in zip(heads, wrap(scene.event, PANE - 2), strict=False)]
 
 
 def _strip(strip: Strip, dead: bool) -> Line:
-    """A mark follows what is wrong, for who sees no colours."""
+    """A line of cells. A mark follows each wrong page, for readers without colours."""
     pieces = [Piece(strip.name.ljust(NAME), Look.FAINT)]
     for cell in strip.cells:
         is_wrong = cell.look is Look.WRONG
@@ -139,7 +139,7 @@ def _strip(strip: Strip, dead: bool) -> Line:
 
 
 def _foot(story: Story, index: int) -> list[Line]:
-    """What cells mean; first of all, where the other side comes from."""
+    """The legend of cells, and on the first frame the source of the other side."""
     source: Line = (Piece(story.source, Look.FAINT),)
     lines = [_legend()] if isinstance(story.frames[index], Beside) else []
     return [*lines, source] if index == 0 else lines
@@ -153,5 +153,5 @@ def _legend() -> Line:
 
 
 def width_of(lines: Iterable[Line]) -> int:
-    """Columns of the longest line."""
+    """The width of the longest line, in columns."""
     return max((length(line) for line in lines), default=0)

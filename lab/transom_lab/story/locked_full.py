@@ -1,4 +1,4 @@
-"""Report B retold: recovering a lost window replaced full pages that a running request was reading."""
+"""Report B retold: recovering an evicted window replaces full pages that a running request reads."""
 
 from collections.abc import Iterable
 
@@ -10,7 +10,7 @@ from transom_lab.story.stage import FULL, PAGE, WINDOW, Stage, small, text
 
 FULL_PAGES, WINDOW_PAGES, WIDTH = 20, 10, 8
 PREFIX, OWN_B, OWN_C, OTHERS_D, OTHERS_E = 16, 8, 4, 28, 8
-"""Tokens of the shared beginning, and of what each request brings besides."""
+"""Tokens of the shared prefix, and of the rest of each prompt."""
 PREFIX_PAGES = PREFIX // PAGE
 
 
@@ -23,12 +23,12 @@ class Ours:
         self.stage.serve("A", self.prefix)
 
     def ask(self, letter: str, prompt: list[int], outputs: int) -> None:
-        """And its first step."""
+        """Sends a request, and computes its first step."""
         self.stage.ask(letter, prompt, outputs)
         self.stage.iterate()
 
     def locked(self) -> list[int]:
-        """The full pages under the beginning of B."""
+        """The full pages of B's prefix."""
         holding = self.stage.holding("B")
         assert holding is not None
         return [
@@ -36,8 +36,8 @@ class Ours:
         ]
 
     def contents(self) -> list[list[int]]:
-        """What is stored in them."""
-        return [self.stage.runner.page(FULL, page) for page in self.locked()]
+        """The tokens that these pages hold."""
+        return [self.stage.page(FULL, page) for page in self.locked()]
 
     def scene(self, letters: str, event: str) -> Scene:
         stage = self.stage
@@ -47,74 +47,74 @@ class Ours:
 
 
 class RecoveringTree:
-    """Owns the other side: one node of the tree, the rows that read it, two pools. Mutable."""
+    """Owns the other side: two pools, one node of the tree, and the rows that read it. Mutable."""
 
     def __init__(self) -> None:
         self.full, self.window = OtherPool("full", FULL_PAGES), OtherPool("window", WINDOW_PAGES)
         names = labels("P", 0, PREFIX_PAGES)
-        self.node = self.full.take("A", names)
-        self.node_window: list[int] = self.window.take("A", names)
-        self.full.file(self.node)
-        self.window.file(self.node_window)
+        self.node = self.full.allocate("A", names)
+        self.node_window: list[int] = self.window.allocate("A", names)
+        self.full.insert(self.node)
+        self.window.insert(self.node_window)
         self.rows: dict[str, list[int]] = {}
-        """Full pages of each running request."""
+        """The full pages of each running request."""
         self.windows: dict[str, list[int]] = {}
-        """Its own window pages."""
+        """The window pages that each running request owns."""
 
     def hit(self, letter: str, tokens: int) -> None:
-        """A request begins behind the node: it reads its full pages, which locks them."""
+        """Admits a request that hits the node: it reads the node's full pages, which locks them."""
         self.full.read(letter, self.node)
         own = labels(letter, PREFIX_PAGES, PREFIX_PAGES + tokens // PAGE)
-        self.rows[letter] = [*self.node, *self.full.take(letter, own)]
-        self.windows[letter] = self.window.take(letter, own)
+        self.rows[letter] = [*self.node, *self.full.allocate(letter, own)]
+        self.windows[letter] = self.window.allocate(letter, own)
 
     def grow(self, letter: str, name: str) -> None:
-        self.rows[letter] += self.full.take(letter, [name])
-        self.windows[letter] += self.window.take(letter, [name])
+        self.rows[letter] += self.full.allocate(letter, [name])
+        self.windows[letter] += self.window.allocate(letter, [name])
 
     def serve(self, letter: str, tokens: int) -> None:
-        """A request with a text of its own from beginning to end, filed behind nothing of ours.
+        """Serves a request with a text of its own, from beginning to end.
 
-        Window pages it lacks are those of the node, which nobody reads any more.
+        If it needs more window pages than are free, the node's are evicted: no request reads them.
         """
         names = labels(letter, 0, tokens // PAGE)
         if len(self.window.free) < len(names):
-            self.window.give(self.node_window)
+            self.window.release(self.node_window)
             self.node_window = []
-        self.full.file(self.full.take(letter, names))
-        self.window.file(self.window.take(letter, names))
+        self.full.insert(self.full.allocate(letter, names))
+        self.window.insert(self.window.allocate(letter, names))
 
     def compute(self, letter: str, tokens: int) -> None:
-        """Without a window no hit: the beginning is computed anew, on pages of the request's own."""
+        """Admits a request without a window, so without a hit: it computes the prefix on pages of its own."""
         names = [*labels("P", 0, PREFIX_PAGES), *labels(letter, PREFIX_PAGES, PREFIX_PAGES + tokens // PAGE)]
         self._make_room(len(names))
-        self.rows[letter] = self.full.take(letter, names)
-        self.windows[letter] = self.window.take(letter, names)
+        self.rows[letter] = self.full.allocate(letter, names)
+        self.windows[letter] = self.window.allocate(letter, names)
 
     def recover(self, letter: str) -> None:
-        """The request files what it computed: the node takes its pages, and gives back the full ones it had.
+        """Inserts a finished request. The node takes over its pages, and frees the full pages it had.
 
-        Nobody asks whether somebody reads them.
+        The fault: these pages are freed even if another request reads them.
         """
-        self.full.give(self.node)
+        self.full.release(self.node)
         self.node, self.node_window = self.rows[letter][:PREFIX_PAGES], self.windows[letter][:PREFIX_PAGES]
-        self.full.file(self.rows[letter])
-        self.window.file(self.windows[letter])
+        self.full.insert(self.rows[letter])
+        self.window.insert(self.windows[letter])
         del self.rows[letter]
 
     def begin(self, letter: str, tokens: int) -> None:
-        """A request with a text of its own takes pages and writes to them."""
+        """Admits a request with a text of its own, which allocates pages and writes to them."""
         names = labels(letter, 0, tokens // PAGE)
         self._make_room(len(names))
-        self.rows[letter] = self.full.take(letter, names)
-        self.windows[letter] = self.window.take(letter, names)
+        self.rows[letter] = self.full.allocate(letter, names)
+        self.windows[letter] = self.window.allocate(letter, names)
 
     def reads(self, letter: str) -> list[str]:
-        """What lies in the pages that the row of a request names."""
+        """The contents of the pages in a request's row."""
         return [self.full.labels[page] for page in self.rows[letter]]
 
     def lost(self, letter: str) -> list[int]:
-        """Which of them are no longer what it reads them for."""
+        """Indices of the pages in a request's row that no longer belong to it or to the tree."""
         return [i for i, page in enumerate(self.rows[letter]) if not self._is_held(letter, page)]
 
     def scene(self, letters: str, event: str) -> Scene:
@@ -123,12 +123,12 @@ class RecoveringTree:
         return Scene((self.full.strip(), self.window.strip(), *rows, self._tree()), event, fate)
 
     def _make_room(self, pages: int) -> None:
-        """Window pages of what was served before, the oldest first."""
+        """Evicts window pages of requests that were served before, the oldest first."""
         for page, owner in enumerate(self.window.owners):
             if len(self.window.free) >= pages:
                 return
             if owner == "tree" and page not in self.node_window:
-                self.window.give([page])
+                self.window.release([page])
 
     def _is_held(self, letter: str, page: int) -> bool:
         return self.full.owners[page] in (letter, "tree")
@@ -161,22 +161,21 @@ def story() -> Story:
     """Seven frames. Both engines have the same requests in the same order, and the same pools."""
     ours, theirs = Ours(), RecoveringTree()
     frames = [_cached(ours, theirs), _read(ours, theirs), _tombstone(ours, theirs), _again(ours, theirs)]
-    frames += [_filed(ours, theirs), _taken(ours, theirs), _answer(ours, theirs)]
+    frames += [_inserted(ours, theirs), _taken(ours, theirs), _answer(ours, theirs)]
     return Story(
         name="locked-full",
         other="another engine, retold",
-        source="The other side is a retelling in our words: SGLang pull request 29352.",
+        source="The other side is our retelling of a bug report: SGLang pull request 29352.",
         frames=tuple(frames),
     )
 
 
 def _cached(ours: Ours, theirs: RecoveringTree) -> Frame:
-    event = f"{PREFIX} tokens, {PREFIX_PAGES} pages, in both memories. Nobody reads them now."
+    event = f"{PREFIX} tokens, {PREFIX_PAGES} pages, in both pools. No request reads them now."
     return Beside(
-        "A beginning worth keeping",
-        "A, who asked first, is answered. Keys and values of its prompt P stay cached, for layers with "
-        f"full attention (they read everything) and for layers with a window (they read the last {WIDTH} "
-        "tokens).",
+        "A cached prefix",
+        "A has been answered. The keys and values of its prompt P stay cached: full pages for layers that "
+        f"read every token, window pages for layers that read only the last {WIDTH} tokens.",
         ours.scene("", event),
         theirs.scene("", event),
     )
@@ -187,10 +186,10 @@ def _read(ours: Ours, theirs: RecoveringTree) -> Frame:
     theirs.hit("B", OWN_B)
     return Beside(
         "B begins with P too",
-        "The next token would read all full pages of P and its last window. They are there: a hit. B reads "
-        "the cached pages where they lie, and computes only what is its own.",
-        ours.scene("B", "B refers to the full pages P0 to P3. While it does, they stay."),
-        theirs.scene("B", "The same: P0 to P3 are locked by B."),
+        "The next token reads all full pages of P and its last window pages. All of them are cached: a hit. "
+        "B reads the cached pages in place, and computes only the rest of its prompt.",
+        ours.scene("B", "B holds a reference to the full pages P0 to P3, so they cannot be evicted."),
+        theirs.scene("B", "The same: B has locked P0 to P3."),
     )
 
 
@@ -198,13 +197,13 @@ def _tombstone(ours: Ours, theirs: RecoveringTree) -> Frame:
     ours.stage.serve("D", text("D", 0, OTHERS_D))
     theirs.grow("B", "B6")
     theirs.serve("D", OTHERS_D)
-    event = "The tree keeps P's full pages, whose window is gone: holes."
+    event = "P's node keeps its full pages and has lost its window pages: holes."
     return Beside(
-        "The window is lost",
-        "B has moved on, and no longer reads P's window pages. D, a long prompt about something else, "
-        "needs window pages and takes them. The full pages stay: B reads them.",
+        "The window is evicted",
+        "B's window has moved on, so no request reads P's window pages. D, a long unrelated prompt, needs "
+        "window pages and evicts them. The full pages stay, because B reads them.",
         ours.scene("B", event),
-        theirs.scene("B", f"{event} It calls such a node a tombstone."),
+        theirs.scene("B", f"{event} Such a node is called a tombstone there."),
     )
 
 
@@ -213,28 +212,28 @@ def _again(ours: Ours, theirs: RecoveringTree) -> Frame:
     theirs.compute("C", OWN_C)
     return Beside(
         "C begins with P as well",
-        "Full pages are there, windows are not: no hit. P's tokens have to be computed once more.",
+        "The full pages are cached, the window pages are not: no hit. P has to be computed again.",
         ours.scene(
-            "BC", "C reads the same full pages, and computes P for its windows only. They fill the holes."
+            "BC", "C shares the full pages and computes P only for its window pages. They fill the holes."
         ),
         theirs.scene(
-            "BC", "C computes P on pages of its own: P0 to P3 are there twice, with the same contents."
+            "BC", "C computes P on pages of its own: P0 to P3 now exist twice, with the same contents."
         ),
     )
 
 
-def _filed(ours: Ours, theirs: RecoveringTree) -> Frame:
+def _inserted(ours: Ours, theirs: RecoveringTree) -> Frame:
     ours.stage.finish("C")
     theirs.recover("C")
     return Beside(
-        "C is answered, and filed",
-        "The node of P gets its window back from what C computed. What of the full pages, which are there "
-        "twice?",
-        ours.scene("B", "There was nothing to exchange. A page goes into the tree only where it has none."),
+        "C ends, and is inserted into the tree",
+        "P's node gets its window pages back from C. But which full pages should it keep, now that they "
+        "exist twice?",
+        ours.scene("B", "There is no choice to make: the tree takes a page only where it has none."),
         theirs.scene(
             "B",
-            "The node takes C's full pages and frees the ones it had. Nobody asks who reads those: B does, "
-            "and its row still names them.",
+            "The node takes over C's full pages and frees its old ones, without a check for readers. B reads "
+            "them: its row still points to them.",
         ),
     )
 
@@ -243,10 +242,10 @@ def _taken(ours: Ours, theirs: RecoveringTree) -> Frame:
     ours.ask("E", text("E", 0, OTHERS_E), 3)
     theirs.begin("E", OTHERS_E)
     return Beside(
-        "E needs two pages",
-        "Another user, another text. It is given free pages.",
-        ours.scene("BE", "E gets pages that are nobody's."),
-        theirs.scene("BE", "E gets the pages freed last, and writes its keys and values to them."),
+        "E allocates two pages",
+        "Another user, another text. The pool allocates free pages for it.",
+        ours.scene("BE", "E gets pages that no request and no node owns."),
+        theirs.scene("BE", "E gets the pages that were freed last, and writes its keys and values to them."),
     )
 
 
@@ -255,13 +254,13 @@ def _answer(ours: Ours, theirs: RecoveringTree) -> Frame:
     read = " ".join(theirs.reads("B")[:PREFIX_PAGES])
     return Beside(
         "B's next token",
-        "The fix there keeps a locked node's full pages, and had to be made in two caches. Here no code "
-        "exchanges a page: fill holes, never replace. And the bits of a token are the same whoever "
-        "computes it.",
-        ours.scene("BE", "B reads P0 to P3, the pages it has read from the beginning."),
+        "The fix there keeps the full pages of a locked node, and had to be made in two caches. Here no code "
+        "replaces a page; it only fills holes. And a token's keys have the same bits whichever request "
+        "computes them.",
+        ours.scene("BE", "B reads P0 to P3, the same pages as at the start."),
         theirs.scene(
             "BE",
-            f"B's row finds {read}: one user's answer continues another user's text. Nothing crashes; "
-            "nobody is told.",
+            f"B's row reads {read}: one user's answer continues another user's text. Nothing crashes, and no "
+            "error is reported.",
         ),
     )

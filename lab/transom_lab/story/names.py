@@ -1,10 +1,10 @@
-"""The stories by name, so that help can list them without the cost of playing one."""
+"""The stories by name. `--help` lists them without importing the stories themselves."""
 
 from typing import Final
 
 STORIES: Final = {
-    "deferred-chunk": "a chunk that found no room is filed as computed, and the server dies",
-    "locked-full": "a lost window is recovered, and another request reads somebody else's keys",
-    "cliff": "one conversation more, and the cache finds nothing any more",
-    "repair": "a prompt whose window is gone, for the price of a few tokens",
+    "deferred-chunk": "a prompt chunk that found no pages is cached as computed, and the server crashes",
+    "locked-full": "an evicted window is recovered, and a request reads another user's keys",
+    "cliff": "one conversation more, and the hit rate falls to nothing",
+    "repair": "a prompt whose window was evicted hits again, for a few recomputed tokens",
 }

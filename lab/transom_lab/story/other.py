@@ -1,4 +1,4 @@
-"""What the other sides are built from: pools whose owners are written down by hand. Models of ours."""
+"""The parts that the other sides are built from: pools with bookkeeping by hand. They are models of ours."""
 
 from collections.abc import Iterable, Sequence
 
@@ -8,9 +8,10 @@ TREE = "tree"
 
 
 class OtherPool:
-    """Owns pages: what each holds, whose it is, who reads it. Mutable. Nothing stops two from using one page.
+    """Owns pages, each with its contents, its owner and its readers. Mutable.
 
-    Pages that were given back last are handed out first.
+    Nothing keeps two requests from using one page: that is the fault the stories show. The page that was
+    freed last is allocated first.
     """
 
     def __init__(self, name: str, pages: int) -> None:
@@ -20,35 +21,30 @@ class OtherPool:
         self.readers: list[list[str]] = [[] for _ in range(pages)]
         self.free = list(range(pages - 1, -1, -1))
 
-    def take(self, owner: str, labels: Sequence[str]) -> list[int]:
-        """A page for each of `labels`, written at once."""
+    def allocate(self, owner: str, labels: Sequence[str]) -> list[int]:
+        """Allocates a page for each of `labels`, and writes it at once."""
         assert len(labels) <= len(self.free), (self.name, labels, self.free)
-        taken = [self.free.pop() for _ in labels]
-        for page, label in zip(taken, labels, strict=True):
+        pages = [self.free.pop() for _ in labels]
+        for page, label in zip(pages, labels, strict=True):
             self.labels[page], self.owners[page] = label, owner
-        return taken
+        return pages
 
-    def file(self, pages: Iterable[int]) -> None:
-        """The tree's from now on."""
+    def insert(self, pages: Iterable[int]) -> None:
+        """Makes the tree the owner of `pages`."""
         for page in pages:
             self.owners[page] = TREE
 
-    def give(self, pages: Sequence[int]) -> None:
-        """Free from now on, whoever may be reading."""
+    def release(self, pages: Sequence[int]) -> None:
+        """Frees `pages`, whether a request reads them or not."""
         for page in reversed(pages):
             assert self.owners[page], (self.name, page)
             self.owners[page] = ""
             self.free.append(page)
 
     def read(self, reader: str, pages: Iterable[int]) -> None:
+        """Notes that a request reads `pages`."""
         for page in pages:
             self.readers[page].append(reader)
-
-    def leave(self, reader: str) -> None:
-        """`reader` has ended, or slid past what it read."""
-        for readers in self.readers:
-            if reader in readers:
-                readers.remove(reader)
 
     def strip(self) -> Strip:
         return Strip(self.name, tuple(self._cell(page) for page in range(len(self.owners))))
@@ -63,5 +59,5 @@ class OtherPool:
 
 
 def labels(letter: str, start: int, end: int) -> list[str]:
-    """How pages `[start, end)` of a text are called."""
+    """The labels of pages `[start, end)` of a text."""
     return [f"{letter}{index}" for index in range(start, end)]

@@ -1,4 +1,4 @@
-"""Pieces of a line: text and how it looks. A letter, a line and a block are one column wide."""
+"""Lines as pieces of text with a look each. Every character is one column wide."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -18,17 +18,17 @@ EMPTY: Final[Line] = ()
 
 
 def length(line: Iterable[Piece]) -> int:
-    """In columns."""
+    """The width in columns."""
     return sum(len(piece.text) for piece in line)
 
 
 def padded(line: Line, columns: int) -> Line:
-    """`line` with spaces up to a width."""
+    """`line`, filled with spaces up to a width."""
     missing = columns - length(line)
     assert missing >= 0, (line, columns)
     return (*line, Piece(" " * missing, Look.PLAIN)) if missing else line
 
 
 def words(line: Iterable[Piece]) -> str:
-    """The line without looks."""
+    """The text of a line."""
     return "".join(piece.text for piece in line).rstrip()

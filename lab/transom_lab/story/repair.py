@@ -1,4 +1,4 @@
-"""Repair: a window that is gone is computed anew from full pages that are not, a bounded number of tokens."""
+"""Repair: an evicted window is recomputed from the full pages, in a bounded number of tokens."""
 
 from transom.kv.component_specs import Full, Window
 from transom.kv.match import repair_start
@@ -30,11 +30,11 @@ PREFIX, OWN = 36, 4
 PREFIX_PAGES, PROMPT_PAGES = PREFIX // PAGE, (PREFIX + OWN) // PAGE
 READ, EXACT, INEXACT = Cell(Look.TREE, "P "), Cell(Look.B, "b "), Cell(Look.A, "~ ")
 DRAWN = 24
-"""The first position whose keys are drawn by layer."""
+"""The first position that the drawing by layers shows."""
 
 GEMMA_WIDTH, GEMMA_PAGE = 512, 16
 GEMMA_LAYERS = tuple(FULL if layer % 6 == 5 else WINDOW for layer in range(18))
-"""Gemma 3 270M: every sixth layer is a full one."""
+"""Gemma 3 270M: every sixth layer has full attention."""
 THOUSANDS = tuple(range(2, 33, 2))
 
 
@@ -49,11 +49,11 @@ class Ours:
         self.stage.serve("D", text("D", 0, WINDOW_PAGES * PAGE))
 
     def ask(self, letter: str, outputs: int) -> None:
-        """The beginning, and a question. It waits."""
+        """Sends the prefix and a page more. The request is admitted in the next iteration."""
         self.stage.ask(letter, [*self.prefix, *text(letter, PREFIX, PREFIX + OWN)], outputs)
 
     def step(self) -> SpanWork:
-        """What the next step computed."""
+        """Runs an iteration. Returns the span that it computed."""
         self.stage.iterate()
         return self.stage.runner.steps[-1].spans[-1]
 
@@ -64,7 +64,7 @@ class Ours:
         return Scene((*pools, *rows, *drawing.tree(stage, "P")), event)
 
     def layers(self, span: SpanWork, event: str) -> Scene:
-        """What the runner saw, by layer and position: keys read, missing, exact or not; and the outputs."""
+        """The runner's view by layer and position: keys read, missing, exact or inexact, and the outputs."""
         numbers = tuple(Cell(Look.FAINT, f"{position:02}") for position in range(DRAWN, span.end))
         strips = [Strip("token", numbers)]
         for layer, component in enumerate(LAYERS):
@@ -79,11 +79,11 @@ class Ours:
         return (*(READ,) * (span.store_from - DRAWN), *self._marks(layer)[span.store_from - span.start :])
 
     def _marks(self, layer: int) -> list[Cell]:
-        return [EXACT if exact else INEXACT for exact in self.stage.runner.exact[layer]]
+        return [EXACT if exact else INEXACT for exact in self.stage.runner.exact[-1][layer]]
 
 
 def by_the_book(event: str, done: int, fate: Fate = Fate.WELL) -> Scene:
-    """The other side: no window, no hit. B's pages as far as it has computed, all of them its own."""
+    """The other side: no window, no hit. B computes every page on its own; `done` pages are computed."""
     own = tuple(Cell(Look.B, name.lower()) for name in (*labels("P", 0, PREFIX_PAGES), f"B{PREFIX_PAGES}"))
     row = Strip(
         "B", (*own[:done], *(NOT_YET,) * (PROMPT_PAGES - done)), f"{done * PAGE} of {PREFIX + OWN} tokens"
@@ -91,14 +91,14 @@ def by_the_book(event: str, done: int, fate: Fate = Fate.WELL) -> Scene:
     return Scene((row, Strip("tree", (HOLE,) * PREFIX_PAGES)), event, fate)
 
 
-def filed(event: str) -> Scene:
-    """The other side, after what B computed has filled the holes."""
+def cached_again(event: str) -> Scene:
+    """The other side after B's window pages have filled the holes."""
     cells = tuple(Cell(Look.C, name) for name in labels("P", 0, PREFIX_PAGES))
     return Scene((Strip("C", (*cells, Cell(Look.C, f"C{PREFIX_PAGES}"))), Strip("tree", cells)), event)
 
 
 def start_of_repair(until: int) -> int:
-    """Where a repair would begin in Gemma 3 270M, when `until` tokens have full pages and no window."""
+    """Where a repair starts in Gemma 3 270M, if `until` tokens have full pages and no window pages."""
     rules = tuple(page_rule(part, GEMMA_PAGE, until) for part in (Full(), Window(GEMMA_WIDTH)))
     return max(0, repair_start(rules, GEMMA_LAYERS, until))
 
@@ -107,7 +107,7 @@ def start_of_repair(until: int) -> int:
 
 
 def story() -> Story:
-    """Five frames: a prompt whose window is gone, and what it costs to begin with it."""
+    """Five frames: a prompt without its window pages, and the cost of a hit on it."""
     ours = Ours()
     frames = [_lost(ours), _how_far(ours), _layers(ours), _island(ours), _chart()]
     return Story(
@@ -119,12 +119,12 @@ def story() -> Story:
 
 
 def _lost(ours: Ours) -> Frame:
-    scene = ours.scene("", "All full pages of P are there, and none of its window pages.")
+    scene = ours.scene("", "All full pages of P are cached, and none of its window pages.")
     return Beside(
         "A prompt is cached, its window is not",
-        f"This model has three layers: window, full, window; a window reads {WIDTH} tokens. P, {PREFIX} "
-        "tokens, was computed once. Then D, a long text about something else, needed window pages and took "
-        "P's.",
+        f"This model has three layers: window, full, window. A window layer reads {WIDTH} tokens. P, a "
+        f"prompt of {PREFIX} tokens, was computed once. Then D, a long unrelated prompt, needed window pages "
+        "and evicted P's.",
         scene,
         scene,
     )
@@ -133,30 +133,30 @@ def _lost(ours: Ours) -> Frame:
 def _how_far(ours: Ours) -> Frame:
     ours.ask("B", 2)
     return Beside(
-        "B asks with P. Where may it begin?",
-        f"B's own tokens are {PREFIX} to {PREFIX + OWN}. To compute token {PREFIX} right, each layer must "
-        "read right keys: full layers all of them, window layers the last few.",
+        "B begins with P. Where may it start to compute?",
+        f"B's own tokens are {PREFIX} to {PREFIX + OWN}. To compute token {PREFIX}, each layer must read "
+        "correct keys: a full layer reads all of them, a window layer the last few.",
         ours.scene(
             "B",
-            f"Layer 3 needs its window before {PREFIX}: keys from 32, where the page begins. They come from "
-            "layer 1's window before 32: from 29. Layer 2 reads what is there. So: 29.",
+            f"Layer 3 needs its window before {PREFIX}: keys from 32, where a page begins. They depend on "
+            "layer 1's window before 32: keys from 29. Layer 2 is cached. So B starts at 29.",
         ),
-        by_the_book(f"The window is gone, so nothing is found. All {PREFIX + OWN} tokens are computed.", 0),
+        by_the_book(f"No window, so no hit. All {PREFIX + OWN} tokens are computed.", 0),
     )
 
 
 def _layers(ours: Ours) -> Frame:
     span = ours.step()
-    outputs = ours.stage.runner.exact[-1].tolist()
+    outputs = ours.stage.runner.exact[-1][-1].tolist()
     first = span.start + outputs.index(True)
     return Beside(
-        "What is wrong at first, and known to be",
-        f"B computes tokens {span.start} to {span.end}. The first of them lack keys, so what they give is "
-        "not exact (~). It is read by nobody that matters, slides out of the window, and is never kept.",
+        "Inexact keys, and where they end",
+        f"B computes tokens {span.start} to {span.end}. The first ones lack keys, so their results are "
+        "inexact (~). No result that counts depends on them; they leave the window and are never cached.",
         ours.layers(
             span,
             f"Outputs are exact (b) from {first} on, to the bit. {len(span.tokens)} tokens computed, not "
-            f"{PREFIX + OWN}; full keys before {span.store_from} are read (P).",
+            f"{PREFIX + OWN}. Full keys before {span.store_from} are cached (P).",
         ),
         by_the_book(
             f"{PREFIX + OWN} tokens computed, {PREFIX} of them for the second time.",
@@ -172,10 +172,10 @@ def _island(ours: Ours) -> Frame:
     span = ours.step()
     return Beside(
         "The end of P is a hit again",
-        "The window before P's end is back, and exact; the rest of the windows is not needed. C asks with "
-        "P as well.",
-        ours.scene("C", f"C finds {span.start} tokens and computes {len(span.tokens)}."),
-        filed(f"It finds {span.start} tokens as well, now that B has paid for them."),
+        "The window before P's end is cached again, and exact. The rest of P's windows is not needed. C "
+        "begins with P as well.",
+        ours.scene("C", f"C hits {span.start} tokens and computes {len(span.tokens)}."),
+        cached_again(f"C hits {span.start} tokens as well, now that B has computed all of P."),
     )
 
 
@@ -187,8 +187,8 @@ def _chart() -> Frame:
     )
     most = 1024 * THOUSANDS[-1] - start_of_repair(1024 * THOUSANDS[-1])
     return Charted(
-        "However long the prompt is",
-        f"Gemma 3 270M has 15 window layers of {GEMMA_WIDTH} tokens: each moves the beginning back by a "
-        f"window, and no further. {most:,} tokens bring a cached prompt of any length back to life.",
+        "The cost does not grow with the prompt",
+        f"Gemma 3 270M has 15 window layers of {GEMMA_WIDTH} tokens. Each of them moves the start back by "
+        f"one window. Recomputing {most:,} tokens makes a cached prompt of any length hit again.",
         Chart(THOUSANDS, series, THOUSANDS[-1], "k", "prompt, in thousands of tokens; tokens to compute"),
     )

@@ -1,4 +1,4 @@
-"""What a story shows, as values: cells, strips of them, scenes of one engine, frames."""
+"""The contents of a story as values: cells, strips of cells, scenes of one engine, frames."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -7,7 +7,7 @@ from typing import Final
 
 
 class Look(Enum):
-    """How a piece of the picture looks: words first, then cells."""
+    """The looks of words, then the looks of cells."""
 
     PLAIN = auto()
     STRONG = auto()
@@ -41,11 +41,11 @@ class Cell:
 
 
 FREE: Final = Cell(Look.FREE, "··")
-"""A page nobody owns."""
+"""A free page."""
 NOT_YET: Final = Cell(Look.NOT_YET, "__")
-"""Tokens nobody has computed."""
+"""A page of tokens that are not computed yet."""
 HOLE: Final = Cell(Look.HOLE, "░░")
-"""The full page is there and the window page is gone."""
+"""The full page is cached and the window page was evicted."""
 BLANK: Final = Cell(Look.BLANK, "  ")
 
 
@@ -59,7 +59,7 @@ class Strip:
 
 
 class Fate(Enum):
-    """How an engine fares in a frame."""
+    """The state of an engine in a frame."""
 
     WELL = "well"
     HARMED = "harmed"
@@ -68,7 +68,7 @@ class Fate(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Scene:
-    """One engine at one moment, and what has just happened there."""
+    """One engine at one moment, and the event that led there."""
 
     strips: tuple[Strip, ...]
     event: str
@@ -77,7 +77,7 @@ class Scene:
 
 @dataclass(frozen=True, slots=True)
 class Series:
-    """One line of a chart: a value for each of its `xs`."""
+    """One line of a chart: a value for each of the chart's `xs`."""
 
     name: str
     look: Look
@@ -86,14 +86,14 @@ class Series:
 
 @dataclass(frozen=True, slots=True)
 class Chart:
-    """Values over numbers. `top` is the value at the upper edge, `unit` follows each value."""
+    """A step chart. `top` is the value at the upper edge; `unit` follows each value on the scale."""
 
     xs: tuple[int, ...]
     series: tuple[Series, ...]
     top: float
     unit: str
     below: str
-    """What the numbers are."""
+    """The caption of `xs`, and of the values."""
 
     def __post_init__(self) -> None:
         assert all(len(series.values) == len(self.xs) for series in self.series), self
@@ -111,7 +111,7 @@ class Beside:
 
 @dataclass(frozen=True, slots=True)
 class Charted:
-    """A frame: what was measured, in one chart."""
+    """A frame: a measurement in one chart."""
 
     title: str
     text: str
@@ -123,7 +123,7 @@ Frame = Beside | Charted
 
 @dataclass(frozen=True, slots=True)
 class Story:
-    """Frames in order. `other` names the second engine, `source` says where its part was told first."""
+    """Frames in order. `other` names the second engine, `source` the report behind its part."""
 
     name: str
     other: str
@@ -132,7 +132,7 @@ class Story:
 
 
 def one_cell(readers: Sequence[str], label: str) -> Cell:
-    """A page of the tree: in the colour of its only reader, or of how many read it."""
+    """A page of the tree, in the colour of its only reader, or of idle or shared pages."""
     if not readers:
         return Cell(Look.TREE, label)
     return Cell(Look[readers[0]] if len(readers) == 1 else Look.SHARED, label)

@@ -1,34 +1,35 @@
-"""Where our side of a story is played: the real memory core and scheduler, and a runner without a model."""
+"""Our side of a story: the real cache and scheduler, with a runner that checks every read."""
 
 from collections.abc import Sequence
 
 import numpy as np
 
-from transom.kv.cache import CacheLayout, Holding, HybridCache
-from transom.kv.check import check, inside
+from transom.kv.cache import CacheLayout, Holding
+from transom.kv.check import inside
 from transom.kv.component_specs import Full, Window
 from transom.sched.config import SchedulerConfig
-from transom.sched.loop import Iteration, iterate
-from transom.sched.scheduler import Scheduler
-from transom.values import Ended, Request, RequestId
-from transom.wire import Command, Submit
-from transom_lab.story.runner import TokenRunner
+from transom.sched.loop import Iteration
+from transom.values import Ended, Request, RequestId, TokenSampled
+from transom.wire import Submit
+from transom_lab.worlds.contents import INEXACT, of_layer, prefix_digests
+from transom_lab.worlds.expected import ExpectedOutput
+from transom_lab.worlds.scheduler_world import SchedulerWorld
 
 PAGE: int = 4
 """Tokens per page in every story."""
 FULL, WINDOW = 0, 1
 CONTEXT = 64
 LETTERS = 1000
-"""Token ids say which text they are of, and where: the letter's number x LETTERS + position."""
+"""A token id is the number of its text's letter x LETTERS + its position, so that pages can be labelled."""
 
 
 def text(letter: str, start: int, end: int) -> list[int]:
-    """Tokens `[start, end)` of a text that goes by a letter."""
+    """Tokens `[start, end)` of the text that a letter names."""
     return [(ord(letter) - 64) * LETTERS + position for position in range(start, end)]
 
 
 def label(token: int) -> str:
-    """How the page that begins with `token` is called: its text, and which page of it."""
+    """The label of the page that begins with `token`: its text, and the index of the page in it."""
     letter, position = divmod(token, LETTERS)
     index = position // PAGE
     assert index < 10, token
@@ -36,7 +37,7 @@ def label(token: int) -> str:
 
 
 def small(*, full: int, window: int, width: int, rows: int = 4, layers: Sequence[int] = ()) -> CacheLayout:
-    """Pools of so many pages; a query of the window layers reads `width` tokens."""
+    """A layout with pools of `full` and `window` pages. A query of a window layer reads `width` tokens."""
     return CacheLayout(
         components=(Full(), Window(width)),
         pages=(full, window),
@@ -48,48 +49,51 @@ def small(*, full: int, window: int, width: int, rows: int = 4, layers: Sequence
 
 
 class Stage:
-    """Owns a real cache, a real scheduler, and what came out of them. Mutable; checked after each turn."""
+    """Owns a scheduler world and its requests, which are named by letters. Mutable.
+
+    The output of request B continues text B, so the label of a page also names the request that sampled it.
+    """
 
     def __init__(self, layout: CacheLayout, *, chunk: int) -> None:
-        self.cache = HybridCache(layout)
-        limits = SchedulerConfig(
+        config = SchedulerConfig(
             max_running=layout.rows,
             chunk_tokens=chunk,
             context=layout.context,
             first_outputs_expected=1,
             prefix_gain_min=PAGE,
         )
-        self.scheduler = Scheduler(self.cache, limits)
-        self.runner = TokenRunner(self.cache, self._token)
+        self.outputs: dict[RequestId, ExpectedOutput] = {}
+        self.world = SchedulerWorld(layout, config, self.outputs)
+        self.cache, self.scheduler, self.runner = self.world.cache, self.world.scheduler, self.world.runner
         self.requests: dict[str, Request] = {}
         self.ended: dict[str, Ended] = {}
-        self._inbox: list[Command] = []
 
-    # ------------------------------------------------------------ what happens
+    # ------------------------------------------------------------ events
 
     def ask(self, letter: str, prompt: Sequence[int], outputs: int = 1) -> None:
-        """A request by that letter, which has not been asked before or has ended. It begins next turn."""
+        """Sends a request under a letter that is new, or free because its last request has ended."""
         assert letter not in self.requests or letter in self.ended, letter
-        number = RequestId(len(self.runner.known) + 1)
+        number, length = RequestId(len(self.outputs) + 1), len(prompt)
         request = Request(number, np.array(prompt, np.int32), outputs)
         self.requests[letter] = request
         self.ended.pop(letter, None)
-        self.runner.known[number] = list(prompt)
-        self._inbox.append(Submit(request))
+        output = tuple(text(letter, length, length + outputs))
+        self.outputs[number] = ExpectedOutput(request, length + outputs, output)
+        self.world.send(Submit(request))
 
     def iterate(self) -> Iteration:
-        """One step."""
-        commands, self._inbox = self._inbox, []
-        taken = iterate(self.scheduler, commands, self.runner)
-        assert taken.failure is None and not taken.rejected, taken
-        for event in taken.events:
-            if isinstance(event, Ended):
+        """Runs one iteration."""
+        done = self.world.iterate()
+        assert done.failure is None and not done.rejected, done
+        for event in done.events:
+            if isinstance(event, TokenSampled):
+                self.outputs[event.request].receive(event)
+            elif isinstance(event, Ended):
                 self.ended[self._letter(event.request)] = event
-        check(self.cache)
-        return taken
+        return done
 
     def serve(self, letter: str, prompt: Sequence[int], outputs: int = 1) -> Ended:
-        """A request from beginning to end; whoever runs goes on beside it."""
+        """Serves a request from beginning to end, beside any that are running."""
         self.ask(letter, prompt, outputs)
         return self.finish(letter)
 
@@ -98,24 +102,38 @@ class Stage:
             self.iterate()
         return self.ended[letter]
 
-    # ------------------------------------------------------------ what is
+    # ------------------------------------------------------------ queries
 
     def holding(self, letter: str) -> Holding | None:
-        """What the request holds while it runs."""
+        """The holding of the request while it runs."""
         number = self.requests[letter].id
         return next((h for h in inside(self.cache).holdings if h is not None and h.request == number), None)
 
     def known(self, letter: str) -> list[int]:
-        """Tokens of the request so far, prompt and outputs."""
-        return self.runner.known[self.requests[letter].id]
+        """The prompt, and the output so far."""
+        output = self.outputs[self.requests[letter].id]
+        tokens: list[int] = output.tokens[: output.known].tolist()
+        return tokens
 
     def spans(self, letter: str) -> list[tuple[int, int]]:
-        """All that was computed for the request, in order."""
+        """Every span that was computed for the request, in order."""
         number = self.requests[letter].id
         return [(s.start, s.end) for work in self.runner.steps for s in work.spans if s.request == number]
 
+    def page(self, component: int, page: int) -> list[int]:
+        """The tokens of the keys that the last layer of a component holds in a page.
+
+        A token is negative if its key is inexact. 0 is an empty slot.
+        """
+        contents = self.world.memory.contents
+        layer = max(i for i, kind in enumerate(contents.layers) if kind == component)
+        namespace = self.cache.namespace(RequestId(0), "")
+        token_of = {0: 0}
+        for output in self.outputs.values():
+            digests = of_layer(prefix_digests(namespace, output.tokens), layer)
+            token_of.update(zip(digests.tolist(), output.tokens.tolist(), strict=True))
+            token_of.update(zip((digests ^ INEXACT).tolist(), (-output.tokens).tolist(), strict=True))
+        return [token_of[digest] for digest in contents.pages(component, np.array([page]))[0].tolist()]
+
     def _letter(self, number: RequestId) -> str:
         return next(letter for letter, request in self.requests.items() if request.id == number)
-
-    def _token(self, number: RequestId, position: int) -> int:
-        return text(self._letter(number), position, position + 1)[0]

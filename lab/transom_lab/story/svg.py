@@ -1,4 +1,4 @@
-"""Frames as a picture: the lines of the terminal, with cells as rounded boxes and rules as strokes."""
+"""Draws frames as SVG: the lines of the terminal, with cells as rounded boxes and rules as strokes."""
 
 import re
 from collections.abc import Iterable, Sequence
@@ -14,13 +14,13 @@ COLUMNS: Final = 80
 STEP, ROW, MARGIN, FONT = 8.43, 21.0, 18.0, 14
 BOX_HEIGHT: Final = 16.0
 BASE: Final = 14.5
-"""Of letters, below the top of their row."""
+"""The baseline of text, below the top of its row."""
 INK, FAINT_INK = "#24303c", "#66717d"
 PARTS: Final = {
     "─": "lr", "━": "lr", "│": "ud", "┃": "ud", "┬": "lrd", "├": "udr", "└": "ur", "┤": "udl",
     "┓": "ld", "┏": "rd", "┗": "ur", "┛": "ul", "┳": "lrd", "┻": "lru",
 }  # fmt: skip
-"""Where the strokes of a box character go from its middle: left, right, up, down."""
+"""The strokes of a box character, from its middle to the left, right, up or down."""
 HEAVY: Final = "━┃┓┏┗┛┳┻"
 FONTS: Final = "DejaVu Sans Mono, Menlo, Consolas, ui-monospace, monospace"
 HATCH: Final = (
@@ -61,12 +61,12 @@ def _piece(piece: Piece, left: float, top: float) -> Iterable[str]:
         yield f'<rect x="{_n(left - 2)}" y="{_n(top + 2)}" {size} rx="3" {box}/>'
         if piece.look not in (Look.FREE, Look.NOT_YET, Look.HOLE):
             yield _label(piece, left + STEP, top)
-    elif piece.text != MARK:  # which stands for a colour, and here are colours
+    elif piece.text != MARK:  # the mark replaces a colour in plain text, and a picture has colours
         yield from _ruled(piece, left, top)
 
 
 def _ruled(piece: Piece, left: float, top: float) -> Iterable[str]:
-    """Strokes, and words between them, each group at its own place: no run of spaces has to keep it."""
+    """Strokes, and the words between them. Each group of words is placed by itself: SVG collapses spaces."""
     strokes = "".join(_strokes(sign, left + STEP * place, top) for place, sign in enumerate(piece.text))
     if strokes:
         width = 2 if any(sign in HEAVY for sign in piece.text) else 1

@@ -1,4 +1,4 @@
-"""A story in the terminal: step by step where somebody sits, all frames in a row where nobody does."""
+"""Shows a story in the terminal: frame by frame for a reader, or all frames in a row for a pipe."""
 
 import time
 from collections.abc import Iterable
@@ -14,7 +14,7 @@ from transom_lab.story.scene import Beside, Frame, Look, Story
 from transom_lab.story.theme import THEME
 
 POLL_SECONDS = 0.2
-"""How soon a screen that was resized is drawn again."""
+"""How often to check whether the screen was resized."""
 
 WORDS_PER_SECOND = 3.0
 SECONDS_MIN = 4.0
@@ -22,7 +22,7 @@ HINT = "Enter next   b back   q quit"
 
 
 def print_frames(story: Story, indices: Iterable[int], console: Console) -> None:
-    """One after the other; escape codes only on a screen."""
+    """Prints frames one after the other. Only a terminal gets escape codes."""
     for number, index in enumerate(indices):
         if number:
             console.print()
@@ -31,7 +31,7 @@ def print_frames(story: Story, indices: Iterable[int], console: Console) -> None
 
 
 def step_through(story: Story, console: Console, *, by_itself: bool) -> None:
-    """Frame by frame, as keys say; `by_itself` goes on without them, at a reader's pace."""
+    """Shows one frame at a time, moved by keys. `by_itself` also advances at a reader's pace."""
     index: int | None = 0
     with Keyboard() as keyboard, console.screen() as screen:
         while index is not None:
@@ -42,13 +42,13 @@ def step_through(story: Story, console: Console, *, by_itself: bool) -> None:
 
 
 def reading_seconds(frame: Frame) -> float:
-    """How long a frame stands that nobody turns."""
+    """How long `--play` shows a frame."""
     events = f"{frame.ours.event} {frame.theirs.event}" if isinstance(frame, Beside) else ""
     return max(SECONDS_MIN, len(f"{frame.title} {frame.text} {events}".split()) / WORDS_PER_SECOND)
 
 
 def painted(lines: Iterable[Line]) -> Text:
-    """Lines in colour, never to be wrapped."""
+    """Lines in colour, which are never wrapped."""
     text = Text(no_wrap=True, overflow="crop", end="\n")
     for number, line in enumerate(lines):
         if number:
@@ -69,7 +69,7 @@ def _style(look: Look) -> Style:
 
 
 def _filled(story: Story, index: int, console: Console) -> list[Line]:
-    """A frame on a whole screen: it begins on the same line as all others, and the keys are named below."""
+    """A frame on a whole screen, with the keys below. All frames of a story begin on the same line."""
     columns, rows = console.size
     space = Space(columns, rows - 1)
     tallest = max(len(frame_lines(story, number, space)) for number in range(len(story.frames)))
@@ -80,7 +80,7 @@ def _filled(story: Story, index: int, console: Console) -> list[Line]:
 
 
 def _next_move(keyboard: Keyboard, console: Console, seconds: float | None) -> Move | None:
-    """What the next key says. None if the screen has changed meanwhile; the next frame when time is over."""
+    """The move of the next key, or NEXT after `seconds` without a key. No move if the screen was resized."""
     size = console.size
     end = None if seconds is None else time.monotonic() + seconds
     while console.size == size:

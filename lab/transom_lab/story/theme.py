@@ -1,4 +1,4 @@
-"""Colours of looks, the same in terminals and pictures."""
+"""The colours of each look, the same in terminals and pictures."""
 
 from dataclasses import dataclass
 from typing import Final
@@ -8,7 +8,7 @@ from transom_lab.story.scene import Look
 
 @dataclass(frozen=True, slots=True)
 class Paint:
-    """Colours as #rrggbb; an empty one is the screen's own."""
+    """Colours as #rrggbb. An empty one is the default of the screen."""
 
     ink: str = ""
     ground: str = ""

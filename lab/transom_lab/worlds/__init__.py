@@ -1,4 +1,4 @@
-"""What every campaign, story and test of the cache and the scheduler is played on.
+"""The cache and scheduler worlds that campaigns, stories and tests share.
 
 `cache_world`      a cache, its requests, and page contents that are checked at every read
 `scheduler_world`  a scheduler on such a cache, driven iteration by iteration
@@ -6,7 +6,7 @@
 `expected`         the tokens that each request must produce
 `events`           commands and faults that a campaign or a test injects
 
-The oracles (`mixes`, `residency`, `repair_oracle`) restate in the plainest way what a query reads, what the
-radix tree holds and what a repair needs. They share no formula with `transom.kv` or `transom.sched`, so that
-an error there cannot hide here.
+The oracles (`mixes`, `residency`, `repair_oracle`) restate in the plainest way which keys a query reads,
+which pages the radix tree holds, and how far a repair must go back. They share no formula with `transom.kv`
+or `transom.sched`, so that an error there cannot hide here.
 """

@@ -1,4 +1,4 @@
-"""A cache whose requests are driven by hand, and whose page contents are checked at every read."""
+"""A cache with requests that are driven by hand, and page contents that are checked at every read."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -9,8 +9,8 @@ from numpy.typing import ArrayLike, NDArray
 
 from transom.kv.cache import CacheLayout, Holding, HybridCache, Namespace, Offer
 from transom.kv.check import check, inside
+from transom.kv.node import Node
 from transom.kv.pool import owner_of
-from transom.kv.radix_tree import Node
 from transom.steps import Discard, PageCopy
 from transom.values import RequestId, Tokens
 from transom_lab.worlds import residency
@@ -141,7 +141,7 @@ class CacheWorld:
         return followed
 
     def _store(self, job: Job, layer: int, exact: Mask, start: int) -> None:
-        """Writes what the layer would store. A repair does not store full keys that are resident already."""
+        """Writes the keys that the layer would store. A repair stores no full keys that are resident."""
         component, end = self.contents.layers[layer], start + len(exact)
         row = self.row(job, component)
         if is_state(self.kinds[component]):
@@ -236,12 +236,12 @@ class CacheWorld:
             assert found == right, ("another state", job.holding, layer, computed)
 
     def audit(self) -> None:
-        """Asserts all invariants of the cache, the contents of the tree, and what each job reads next."""
+        """Asserts all invariants of the cache, all cached contents, and the keys that each job reads next."""
         check(self.cache)
         self.audit_contents()
 
     def audit_contents(self) -> None:
-        """The contents of the tree and of the pages that running requests will read next."""
+        """Asserts the contents of the tree, and of the pages that each job reads next."""
         for namespace, prefix, node in self.nodes():
             self._audit_node(namespace, prefix, node)
         if not self.cache.pending_copies():

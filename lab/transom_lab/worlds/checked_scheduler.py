@@ -1,4 +1,4 @@
-"""A scheduler that asserts, for every plan and every commit, what must hold in any situation."""
+"""A scheduler that asserts, for every plan and every commit, the rules that hold in any situation."""
 
 from transom.sched.plan import Admit, Continue, Plan
 from transom.sched.request import Idle, Step
@@ -37,7 +37,7 @@ class CheckedScheduler(Scheduler):
         return plan
 
     def commit(self, plan: Plan) -> Step | Idle:
-        """Every planned span gets its pages, but for an admission whose hit was evicted by an earlier one.
+        """Every planned span gets its pages, but for an admission that lost its hit to an earlier one.
 
         That happens only if the earlier admission took pages, and the later one has a hit to lose.
         """

@@ -1,4 +1,4 @@
-"""What every page slot holds, as a digest, so that a read of stale or foreign KV is noticed.
+"""The contents of every page slot, as a digest, so that a read of stale or foreign KV is noticed.
 
 The digest in a slot stands for (namespace, all tokens up to and including the slot's own, position, layer).
 A key depends on exactly these, so two slots have one digest only if a model would have stored one key.
@@ -77,7 +77,7 @@ class PageContents:
         return found
 
     def state(self, layer: int, pages: PageIds) -> Digests:
-        """The states in `pages`, for a recurrent component, whose pages have one slot."""
+        """The states in `pages`. A page of a recurrent component has one slot."""
         found: Digests = self._slots[layer][pages.astype(np.int64) * self._page_size]
         return found
 
@@ -86,7 +86,7 @@ class PageContents:
         self._slots[layer][page * self._page_size] = digest
 
     def pages(self, component: int, pages: PageIds) -> Digests:
-        """What the last layer of a component holds in `pages`: [pages, page_size]."""
+        """The slots of `pages` in the last layer of a component, [pages, page_size]."""
         found: Digests = self._slots[self._of(component)[-1]].reshape(-1, self._page_size)[pages]
         return found
 

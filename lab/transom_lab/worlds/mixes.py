@@ -33,7 +33,7 @@ def is_state(kind: ComponentSpec) -> bool:
 
 
 def first_key(kind: ComponentSpec, query: int) -> int:
-    """The first position whose key the query at `query` reads. The last one read is `query` itself."""
+    """The first position that the query at `query` reads. The last one is `query` itself."""
     match kind:
         case Full():
             return 0

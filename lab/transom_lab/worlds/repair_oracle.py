@@ -1,6 +1,6 @@
 """Where a repair may start, found by trying every start.
 
-A repair recomputes tokens whose window pages are gone. Its first tokens lack keys, so their outputs are
+A repair recomputes tokens for their window pages. Its first tokens lack keys, so their outputs are
 inexact; a token is exact in a layer if it reads all its keys and all of them are exact. This module follows
 that rule token by token and layer by layer, with no formula of `transom.kv.repair`.
 """

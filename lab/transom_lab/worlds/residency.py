@@ -9,12 +9,12 @@ import numpy as np
 
 from transom.kv.cache import HybridCache, Namespace
 from transom.kv.check import inside
-from transom.kv.radix_tree import Node
+from transom.kv.node import Node
 from transom_lab.worlds.mixes import first_key, is_state
 
 Prefix = tuple[int, ...]
 PageName = tuple[Namespace, Prefix]
-"""A page named by what it caches: its namespace, and all tokens up to the page's end."""
+"""The name of a page: its namespace, and all tokens up to the page's end."""
 
 
 def nodes(cache: HybridCache) -> Iterator[tuple[Namespace, Prefix, Node]]:

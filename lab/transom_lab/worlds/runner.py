@@ -1,7 +1,7 @@
-"""A runner that computes nothing: it stores digests, checks every read, and fails when it is told to.
+"""A runner that computes nothing: it stores digests, checks every read, and fails on demand.
 
-In place of keys it writes what each slot stands for (`contents`); in place of logits it answers with the
-token that the request must get (`expected`). Wrong KV, of any kind, is a failed assertion.
+In place of a key it writes the digest of the slot (`contents`); in place of logits it answers with the token
+that the request must get (`expected`). Wrong KV, of any kind, is a failed assertion.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -22,7 +22,7 @@ from transom_lab.worlds.repair_oracle import Mask
 
 
 class RunnerFailed(RuntimeError):
-    """The runner failed as it was told to."""
+    """An injected failure."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +30,7 @@ class Observed:
     """One step as the runner saw it.
 
     computed  how far each request in the step was computed
-    sampled   for each output that got a token: the request whose logits it came from
+    sampled   for each output that got a token: the request that computed its logits
     copied    requests for which pages were copied
     """
 
@@ -47,14 +47,14 @@ Siblings = Callable[[SpanWork], Sequence[RequestId]]
 
 
 def siblings_by_seed(span: SpanWork) -> Sequence[RequestId]:
-    """For requests whose siblings have their own ids as seeds."""
+    """The siblings of a span, if the seed of each sibling is its id."""
     return [RequestId(sampling.seed) for sampling in span.siblings]
 
 
 class ContentRunner:
     """Owns the page contents of a cache, and how the next step fails. Mutable.
 
-    outputs    what each request must produce
+    outputs    the tokens that each request must produce
     epoch      how often the cache was flushed, counted outside the cache
     siblings   the outputs that sample from a span's logits besides its own request
     in_flight  called while a step is being computed

@@ -1,6 +1,6 @@
 """A scheduler on a checked cache, driven one iteration at a time.
 
-Fault campaigns, scheduler tests and stories share this world. They differ in what they expect of it: a
+Fault campaigns, scheduler tests and stories share this world. They differ in their expectations: a
 campaign judges every event by rank and by bound, a test asserts one scenario, a story draws it.
 """
 
@@ -80,7 +80,7 @@ class SchedulerWorld:
     def iterate(self) -> Iteration:
         """Runs one iteration, and checks every invariant of the cache after it.
 
-        Raises what failed the step, unless the failure was injected.
+        Raises the error that failed the step, unless it was injected.
         """
         commands, self.inbox = self.inbox, []
         self.runner.begin_iteration()

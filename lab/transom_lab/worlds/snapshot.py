@@ -22,15 +22,16 @@ def snapshot(cache: HybridCache) -> dict[str, Any]:
                 [p.tolist() for p in node.pages],
                 node.resident,
                 sorted(node.children),
-                node.order,
+                node.sorted_children,
                 node.pinned,
             )
             for space, prefix, node in nodes(cache)
         },
         "roots": {
-            space: (sorted(root.children), list(root.order)) for space, root in parts.tree.roots.items()
+            space: (sorted(root.children), list(root.sorted_children))
+            for space, root in parts.tree.roots.items()
         },
-        "orders": [[names[id(node)] for node in order.items()] for order in parts.tree.orders],
+        "orders": [[names[id(node)] for node in order.items()] for order in parts.tree.queues],
         "holdings": [None if holding is None else _holding(holding) for holding in parts.holdings],
         "pending": [_pending(cache, pending) for pending in parts.pending],
         "discards": cache.pending_discards(),

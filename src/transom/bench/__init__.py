@@ -1,1 +1,1 @@
-"""`transom bench`: kernels, the memory core and the scheduler of this machine, and servers over HTTP."""
+"""`transom bench serve`, and the tables, files and charts that all benchmarks share."""

@@ -1,4 +1,4 @@
-"""What one run of a workload was like: latencies, throughput, and what was found in the cache."""
+"""Figures of one run of a workload: latencies, throughput, and prompt tokens found in the cache."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -11,24 +11,34 @@ from transom.bench.server import Answer, Failed
 from transom.bench.workloads import Workload
 
 FOUND_SHARE = 0.9
-"""Of what is shared: a page may not be whole yet, and where texts meet, tokens may be others."""
+"""The share of common tokens that a cache must find. It cannot find all: the last page of a prefix may not
+be whole, and at the seam of two texts the tokenizer may split differently."""
 CHANCE_TOKENS = 8
-"""Of a prompt that may be found by chance: a token that begins all, a random word that came before."""
+"""Tokens per prompt that may be found by chance: the first token of every text, or a repeated random word."""
 
 
 @dataclass(frozen=True, slots=True)
 class Hits:
-    """Prompt tokens found in a cache, and the bounds of that if none were there before."""
+    """Prompt tokens found in a cache, and the range in which they lie if the cache was empty at the start.
+
+    For `least`, each prompt finds `FOUND_SHARE` of the common prefix or of its previous turn.
+    """
 
     found: int
     least: int
-    """If all that prompts share with what is computed, or begun, is found."""
     most: int
 
 
 @dataclass(frozen=True, slots=True)
 class Figures:
-    """Times in milliseconds; between tokens: of pieces of text as they came. NaN where there was none."""
+    """Times are in milliseconds, and NaN without a measurement. `itl` is the time between pieces of text.
+
+    seconds, client_cpu_seconds
+                of the whole run; CPU time of this process, to show whether the client was the bottleneck
+    tpot_ms_p50 time from an answer's first to its last token, divided by the tokens after the first
+    hits        None if the server does not report cached tokens
+    texts       answers in the order of the prompts; "" for failed requests
+    """
 
     requests: int
     failed: int
@@ -44,18 +54,15 @@ class Figures:
     itl_ms_p95: float
     itl_ms_max: float
     tpot_ms_p50: float
-    """Of each answer: the time between its first and its last token, over the tokens after the first."""
     hits: Hits | None
-    """None if the server does not tell."""
     first_failure: str | None
     texts: tuple[str, ...]
-    """In the order of prompts; "" for what failed."""
 
 
 def figures_of(workload: Workload, played: Played) -> Figures:
     everything = [answer for answers in played.conversations for answer in answers]
     answers = [answer for answer in everything if isinstance(answer, Answer)]
-    failures = [answer.why for answer in everything if isinstance(answer, Failed)]
+    failures = [answer.reason for answer in everything if isinstance(answer, Failed)]
     prompt, output = sum(a.prompt_tokens for a in answers), sum(a.output_tokens for a in answers)
     ttft = [1e3 * (a.times[0] - a.began) for a in answers if a.times]
     itl = [1e3 * (later - sooner) for a in answers for sooner, later in pairwise(a.times)]
@@ -98,7 +105,8 @@ def _texts(workload: Workload, played: Played) -> Iterator[str]:
 
 
 def _hits(played: Played) -> Hits | None:
-    """One first turn is computed; whoever comes after or beside it finds what they share."""
+    """None if the server does not report cached tokens."""
+    # The first prompt computes the common prefix, so it counts once less than there are conversations.
     found, shared, most = 0, -played.shared_tokens, -played.shared_tokens
     for answers in played.conversations:
         before: Answer | None = None

@@ -1,4 +1,4 @@
-"""What a user is shown, and files asked for by name."""
+"""The console for results, and files that the user names."""
 
 import sys
 from collections.abc import Iterator, Mapping
@@ -11,14 +11,14 @@ from transom.errors import ConfigError
 
 
 def screen() -> Console:
-    """Where no terminal says how wide it is, wide enough for all tables. Names and texts are no markup."""
+    """A console on stdout, 160 columns wide if piped. No markup: names and texts may contain brackets."""
     width = None if sys.stdout.isatty() else 160
     return Console(soft_wrap=True, highlight=False, markup=False, width=width)
 
 
 @contextmanager
 def writing(path: Path) -> Iterator[None]:
-    """What cannot be written within is a ConfigError that names `path`."""
+    """Turns an OSError within the block into a ConfigError that names `path`."""
     try:
         yield
     except OSError as error:
@@ -26,7 +26,7 @@ def writing(path: Path) -> Iterator[None]:
 
 
 def write_files(folder: Path, texts: Mapping[str, str]) -> list[Path]:
-    """Into a folder, which is made; by name. Returns their paths. ConfigError."""
+    """Writes `texts`, by file name, into a new or old `folder`. Returns the paths. Raises ConfigError."""
     with writing(folder):
         folder.mkdir(parents=True, exist_ok=True)
         for name, text in texts.items():

@@ -1,4 +1,7 @@
-"""HTTP/1.1 for measuring: one request on a connection of its own, the answer heard as it comes."""
+"""A minimal HTTP/1.1 client, so that the client adds little to the measured times.
+
+Each request has its own connection. Streams are read as they arrive.
+"""
 
 import asyncio
 import ssl
@@ -14,19 +17,19 @@ from transom.errors import ConfigError
 
 CONNECT_SECONDS = 10.0
 ANSWER_SECONDS = 900.0
-"""After which a request has failed, whatever has come."""
+"""A request without a whole answer by then has failed."""
 
-Heard = Callable[[bytes, float], None]
-"""Told of what follows `data:` in a line of a stream, and when it came, by time.perf_counter."""
+EventCallback = Callable[[bytes, float], None]
+"""Called with the text after `data:` in a line of a stream, and its time.perf_counter."""
 
 
 class Broken(Exception):
-    """There is no answer: nobody is there, it broke off, or it is not HTTP. The message says which."""
+    """There is no whole answer: no connection, a connection that closed, or no HTTP. Says which."""
 
 
 @dataclass(frozen=True, slots=True)
 class Address:
-    """Where a server is. `base` is the path before `/v1`."""
+    """The address of a server. `base` is the path before `/v1`."""
 
     host: str
     port: int
@@ -39,14 +42,14 @@ class Address:
 
 
 def address_of(url: str) -> Address:
-    """Of an URL with or without `/v1`, and with or without `http://`. ConfigError."""
+    """Parses a URL with or without `/v1`, and with or without `http://`. Raises ConfigError."""
     try:
         parts = urlsplit(url if "://" in url else f"http://{url}")
         host, port = parts.hostname, parts.port
     except ValueError as error:
         raise ConfigError(f"{url!r} is not the URL of a server: {error}") from None
     if parts.scheme not in ("http", "https") or not host:
-        raise ConfigError(f"{url!r} is not the URL of a server, as http://127.0.0.1:8000 is")
+        raise ConfigError(f"{url!r} is not the URL of a server, such as http://127.0.0.1:8000")
     tls = parts.scheme == "https"
     base = quote(parts.path.rstrip("/").removesuffix("/v1"), safe="/%")
     return Address(host, port or (443 if tls else 80), base, tls)
@@ -54,7 +57,7 @@ def address_of(url: str) -> Address:
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """A whole answer. `began` is when the request was sent; a stream that was heard has no body."""
+    """A whole answer. `began`: when the request was sent. The body is empty if a callback got the stream."""
 
     status: int
     body: bytes
@@ -66,10 +69,10 @@ async def ask(
     path: str,
     headers: Mapping[str, str],
     body: bytes | None = None,
-    heard: Heard | None = None,
+    on_event: EventCallback | None = None,
 ) -> Reply:
-    """GET, or POST with a body. An event stream with status 200 goes to `heard`, if anybody is. Broken."""
-    exchange = _Exchange(heard)
+    """Sends GET, or POST with a body. Events of a stream with status 200 go to `on_event`. Raises Broken."""
+    exchange = _Exchange(on_event)
     try:
         transport = await _connected(address, exchange)
     except Broken:
@@ -96,13 +99,13 @@ async def _connected(address: Address, exchange: "_Exchange") -> asyncio.Transpo
     except TimeoutError:
         raise Broken(f"no connection within {CONNECT_SECONDS:.0f} s") from None
     except OSError as error:
-        raise Broken(f"nobody answers there ({error.strerror or error})") from None
+        raise Broken(f"no server answers there ({error.strerror or error})") from None
     return made[0]
 
 
 @cache
 def _secure() -> ssl.SSLContext:
-    """Made once: reading the certificates of a machine takes longer than a token."""
+    """Created once: reading the certificates of a machine takes longer than a token."""
     return ssl.create_default_context()
 
 
@@ -119,15 +122,15 @@ def _request(address: Address, path: str, headers: Mapping[str, str], body: byte
 
 
 class _Exchange(asyncio.Protocol):
-    """Owns the answer as it comes. Mutable; its parser calls the methods named `on_`."""
+    """Owns the answer while it arrives. Mutable. The parser calls the methods named `on_`."""
 
-    def __init__(self, heard: Heard | None) -> None:
+    def __init__(self, on_event: EventCallback | None) -> None:
         self.whole: asyncio.Future[tuple[int, bytes]] = asyncio.get_running_loop().create_future()
-        self._heard = heard
+        self._on_event = on_event
         self._parser = httptools.HttpResponseParser(self)
         self._headers: dict[bytes, bytes] = {}
-        self._begun = False
-        self._streams = False
+        self._has_begun = False
+        self._is_stream = False
         self._body = bytearray()
         self._at = 0.0
 
@@ -136,38 +139,40 @@ class _Exchange(asyncio.Protocol):
         try:
             self._parser.feed_data(data)
         except httptools.HttpParserError as error:
-            self._break(f"what answers there does not speak HTTP ({error})")
+            self._break(f"the answer is not HTTP ({error})")
 
     def connection_lost(self, error: Exception | None) -> None:
-        # Without a length the end of the connection is the end of the answer.
+        # Without a length, the end of the connection is the end of the answer.
         framed = self._headers.keys() & {b"content-length", b"transfer-encoding"}
-        if self._begun and not framed and error is None:
+        if self._has_begun and not framed and error is None:
             self.on_message_complete()
-        self._break("the connection closed within the answer" if self._begun else "the connection closed")
+        where = " within the answer" if self._has_begun else ""
+        self._break(f"the connection closed{where}")
 
     def on_header(self, name: bytes, value: bytes) -> None:
         self._headers[name.lower()] = value
 
     def on_headers_complete(self) -> None:
-        self._begun = True
+        self._has_begun = True
         kind = self._headers.get(b"content-type", b"")
         is_stream = kind.startswith(b"text/event-stream") and self._parser.get_status_code() == 200
-        self._streams = is_stream and self._heard is not None
+        self._is_stream = is_stream and self._on_event is not None
 
     def on_body(self, piece: bytes) -> None:
         self._body += piece
-        if self._streams and self._heard is not None:
+        if self._is_stream and self._on_event is not None:
+            # The last piece may be half a line; it waits for the rest.
             *lines, rest = bytes(self._body).split(b"\n")
             self._body = bytearray(rest)
             for line in lines:
                 if line.startswith(b"data:"):
-                    self._heard(line[5:].strip(), self._at)
+                    self._on_event(line[5:].strip(), self._at)
 
     def on_message_complete(self) -> None:
         if not self.whole.done():
-            body = b"" if self._streams else bytes(self._body)
+            body = b"" if self._is_stream else bytes(self._body)
             self.whole.set_result((self._parser.get_status_code(), body))
 
-    def _break(self, why: str) -> None:
+    def _break(self, reason: str) -> None:
         if not self.whole.done():
-            self.whole.set_exception(Broken(why))
+            self.whole.set_exception(Broken(reason))

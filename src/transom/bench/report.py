@@ -1,4 +1,4 @@
-"""Says what runs of workloads were like: a table, notes, JSON and pictures."""
+"""Reports runs of workloads: a table, notes, JSON and charts."""
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict
@@ -14,7 +14,7 @@ from transom.bench.figures import Figures
 from transom.bench.files import screen, write_files
 from transom.bench.runs import Pair, Run, again_of, middle, of, pairs_of, workloads_of
 from transom.bench.server import Server, printable
-from transom.bench.sheet import Wanted, machine_line, write_json
+from transom.bench.sheet import ResultFiles, machine_line, write_json
 
 Figure = Callable[[Figures], float]
 
@@ -38,29 +38,29 @@ WORDS = {
 }
 
 
-def report(servers: Sequence[Server], runs: Sequence[Run], wrong: Sequence[str], wanted: Wanted) -> None:
+def report(servers: Sequence[Server], runs: Sequence[Run], wrong: Sequence[str], files: ResultFiles) -> None:
     """Raises ConfigError for a file that cannot be written."""
     console = screen()
     for server in servers:
         console.print(f"{server.label}: {server.access.address}, {_about(server)}")
     pairs = pairs_of(runs, servers)
     console.print(_table(servers, runs, pairs))
-    for line in (*_ratios(pairs), *_sameness(runs, pairs)):
+    for line in (*_ratios(pairs), *_equal_answers(runs, pairs)):
         console.print(line)
     for line in wrong:
         console.print(f"WRONG: {line}", style="bold red")
-    if wanted.json is not None:
-        write_json(wanted.json, "serve", _figures(servers, runs, pairs, wrong))
-    if wanted.svg is not None:
-        for path in write_files(wanted.svg, _pictures(servers, runs)):
+    if files.json is not None:
+        write_json(files.json, "serve", _figures(servers, runs, pairs, wrong))
+    if files.svg is not None:
+        for path in write_files(files.svg, _pictures(servers, runs)):
             console.print(f"wrote {path}")
 
 
 def _about(server: Server) -> str:
-    return printable(f"{server.model} ({server.owner or 'owned by nobody'})")
+    return printable(f"{server.model} ({server.owner or 'no owner named'})")
 
 
-# ---------------------------------------------------------------- for the terminal
+# ---------------------------------------------------------------- terminal
 
 
 def _table(servers: Sequence[Server], runs: Sequence[Run], pairs: Sequence[Pair]) -> Table:
@@ -72,14 +72,14 @@ def _table(servers: Sequence[Server], runs: Sequence[Run], pairs: Sequence[Pair]
             table.add_row(workload, server.label, *_cells(of(runs, workload, server.label)))
         ratios = [pair.ratios for pair in pairs if pair.workload == workload]
         if ratios:
-            medians = (f"{median(found[name] for found in ratios):.2f}" for name in WORDS)
+            medians = (f"{median(ratio[name] for ratio in ratios):.2f}" for name in WORDS)
             table.add_row(workload, "A / B", *medians, style="bold")
         table.add_section()
     return table
 
 
 def _cells(figures: Sequence[Figures]) -> Iterator[str]:
-    """Medians over repeats."""
+    """The cells of one server, medians over the repeats."""
     yield f"{middle(figures, lambda f: f.output_tokens_per_s):,.1f}"
     yield _both(figures, lambda f: f.ttft_ms_p50, lambda f: f.ttft_ms_p95)
     yield _both(figures, lambda f: f.itl_ms_p50, lambda f: f.itl_ms_p95)
@@ -95,23 +95,25 @@ def _ms(value: float) -> str:
 
 
 def _found(figures: Sequence[Figures]) -> str:
-    told = [f for f in figures if f.hits is not None]
-    if not told:
-        return "not told"
-    found = sum(f.hits.found for f in told if f.hits is not None)
-    return f"{found / max(1, sum(f.prompt_tokens for f in told)):.1%}"
+    reported = [f for f in figures if f.hits is not None]
+    if not reported:
+        return "not reported"
+    found = sum(f.hits.found for f in reported if f.hits is not None)
+    return f"{found / max(1, sum(f.prompt_tokens for f in reported)):.1%}"
 
 
 def _ratios(pairs: Sequence[Pair]) -> Iterator[str]:
-    """Each pair's, where there are several."""
+    """The ratios of the single pairs, for workloads with several repeats."""
     for workload in dict.fromkeys(pair.workload for pair in pairs):
-        mine = [pair.ratios for pair in pairs if pair.workload == workload]
-        if len(mine) > 1:
-            said = (f"{words} {', '.join(f'{r[name]:.2f}' for r in mine)}" for name, words in WORDS.items())
-            yield f"{workload}, A / B pair by pair: {'; '.join(said)}"
+        ratios = [pair.ratios for pair in pairs if pair.workload == workload]
+        if len(ratios) > 1:
+            lists = (
+                f"{words} {', '.join(f'{r[name]:.2f}' for r in ratios)}" for name, words in WORDS.items()
+            )
+            yield f"{workload}, A / B pair by pair: {'; '.join(lists)}"
 
 
-def _sameness(runs: Sequence[Run], pairs: Sequence[Pair]) -> Iterator[str]:
+def _equal_answers(runs: Sequence[Run], pairs: Sequence[Pair]) -> Iterator[str]:
     for pair in pairs:
         yield _same(
             f"{pair.workload}, repeat {pair.repeat + 1}", pair.same, pair.answers, "the same from A and B"
@@ -125,7 +127,7 @@ def _same(where: str, same: int, answers: int, words: str) -> str:
     return f"{where}: {same} of {answers} answers are {words}"
 
 
-# ---------------------------------------------------------------- for files
+# ---------------------------------------------------------------- files
 
 
 def _figures(
@@ -141,20 +143,20 @@ def _figures(
 
 
 def _server(server: Server) -> dict[str, object]:
-    """Without its key."""
+    """The description of a server, without its API key."""
     url, extra = str(server.access.address), [name for name, _ in server.extra]
     return {"label": server.label, "url": url, "model": server.model, "owner": server.owner, "extra": extra}
 
 
 def _run(run: Run) -> dict[str, object]:
-    found = asdict(run)
-    figures = found.pop("figures")
+    fields = asdict(run)
+    figures = fields.pop("figures")
     figures.pop("texts")
-    return _finite({**found, **figures})
+    return _finite({**fields, **figures})
 
 
 def _finite(figures: dict[str, object]) -> dict[str, object]:
-    """JSON has no NaN: what was not measured is null."""
+    """NaN, a value that was not measured, becomes null: JSON has no NaN."""
     return {
         name: _finite(value)
         if isinstance(value, dict)

@@ -1,4 +1,4 @@
-"""Runs of workloads side by side: medians, ratios pair by pair, and what is wrong with them."""
+"""Compares runs of workloads: medians, ratios pair by pair, and checks."""
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -8,42 +8,44 @@ from transom.bench.figures import Figures
 from transom.bench.server import Server
 
 COMPARED = ("output_tokens_per_s", "ttft_ms_p50", "itl_ms_p50")
-"""Figures whose ratio between two servers says something."""
+"""Figures that are compared between two servers."""
 
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """A workload played once against one server. `warm`: the same prompts were asked there before."""
+    """A workload played once against one server. `warm`: this server had the same prompts before."""
 
     workload: str
     server: str
     repeat: int
     seed: int
     prompts: str
-    """Their digest."""
+    """The digest of the prompts."""
     warm: bool
     figures: Figures
 
 
 @dataclass(frozen=True, slots=True)
 class Pair:
-    """The same prompts to both servers, one right after the other. Ratios are the first's by the second's."""
+    """The same prompts played against both servers, one right after the other.
+
+    `ratios` are the first server's figures divided by the second's; `same` of `answers` answers are equal.
+    """
 
     workload: str
     repeat: int
     ratios: dict[str, float]
     same: int
-    """Answers that are the same, of so many."""
     answers: int
 
 
 def workloads_of(runs: Sequence[Run]) -> list[str]:
-    """In the order played."""
+    """The names, in the order in which they were played."""
     return list(dict.fromkeys(run.workload for run in runs))
 
 
 def of(runs: Sequence[Run], workload: str, server: str) -> list[Figures]:
-    """By repeat."""
+    """The figures of one workload on one server, by repeat."""
     return [run.figures for run in runs if (run.workload, run.server) == (workload, server)]
 
 
@@ -53,7 +55,7 @@ def middle(figures: Sequence[Figures], of: Callable[[Figures], float]) -> float:
 
 
 def pairs_of(runs: Sequence[Run], servers: Sequence[Server]) -> list[Pair]:
-    """None for a single server."""
+    """The pairs of runs with the same prompts; empty for a single server."""
     if len(servers) < 2:
         return []
     first, second = (server.label for server in servers)
@@ -81,7 +83,7 @@ def same_texts(one: Figures, other: Figures) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Again:
-    """How many answers of a repeat are those of the first, to the same prompts."""
+    """How many answers of a repeat equal the answers of the first repeat to the same prompts."""
 
     workload: str
     server: str
@@ -99,11 +101,11 @@ def again_of(runs: Sequence[Run]) -> list[Again]:
     ]
 
 
-# ---------------------------------------------------------------- what is wrong
+# ---------------------------------------------------------------- checks
 
 
 def complaints(runs: Sequence[Run], servers: Sequence[Server]) -> list[str]:
-    """A line for each run that failed, or whose cache was not as the workload has it."""
+    """One line for each failed check: requests that failed, or cache hits outside the possible range."""
     by_label = {server.label: server for server in servers}
     return [
         f"{run.workload} on {run.server}, repeat {run.repeat + 1}: {words}"
@@ -120,11 +122,11 @@ def _wrong(run: Run, server: Server) -> Iterator[str]:
         return
     if hits is not None and hits.found > hits.most and not run.warm:
         yield (
-            f"{hits.found:,} prompt tokens were found, and at most {hits.most:,} can be in an empty cache: "
-            f"its prompts were asked here before; start the server anew, or take another --seed"
+            f"{hits.found:,} prompt tokens were found, but a cache that was empty has at most {hits.most:,}: "
+            f"the server had these prompts before; restart it, or use another --seed"
         )
-    # What others find is theirs to say; that ours finds what is shared is what it is for.
+    # Only Transom promises to find shared prefixes. Other servers may cache as they like.
     if server.is_transom and not figures.failed and (hits is None or hits.found < hits.least):
-        found = "nobody says how many" if hits is None else f"{hits.found:,}"
+        found = "an unknown number of" if hits is None else f"{hits.found:,}"
         least = 0 if hits is None else hits.least
         yield f"{found} prompt tokens were found, of {least:,} that prompts share: is the memory too small?"

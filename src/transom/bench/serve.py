@@ -1,4 +1,4 @@
-"""`transom bench serve`: plays workloads against one server, or against two in turns, pair by pair."""
+"""`transom bench serve`: plays workloads against one server, or against two servers in turns."""
 
 import asyncio
 import sys
@@ -15,7 +15,7 @@ from transom.bench.play import play
 from transom.bench.report import report
 from transom.bench.runs import Run, complaints
 from transom.bench.server import Access, Server, meet
-from transom.bench.sheet import Wanted
+from transom.bench.sheet import ResultFiles
 from transom.bench.workloads import WORKLOADS, Workload, chosen, make_prompts
 from transom.errors import TransomError
 
@@ -23,40 +23,41 @@ LABELS = "AB"
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
-    """What the user wants measured: one server or two; no `workloads` are all of them."""
+class ServeOptions:
+    """The flags of `transom bench serve`: one or two servers; without names of workloads, all."""
 
     servers: tuple[Access, ...]
     workloads: tuple[str, ...]
     seed: int
     repeats: int
     same_prompts: bool
-    wanted: Wanted
+    files: ResultFiles
 
 
-def bench_serve(asked: Asked, known: Mapping[str, Workload] = WORKLOADS) -> None:
-    """Raises ConfigError, and TransomError if a server cannot be measured, or something was found wrong."""
-    workloads = chosen(asked.workloads, known)
-    asked.wanted.claim()
+def bench_serve(options: ServeOptions, known: Mapping[str, Workload] = WORKLOADS) -> None:
+    """Raises ConfigError, and TransomError if a server cannot be measured or a check fails."""
+    workloads = chosen(options.workloads, known)
+    options.files.claim()
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        servers, runs = runner.run(_measure(asked, workloads))
+        servers, runs = runner.run(_measure(options, workloads))
     wrong = complaints(runs, servers)
-    report(servers, runs, wrong, asked.wanted)
+    report(servers, runs, wrong, options.files)
     if wrong:
-        raise TransomError(f"{len(wrong)} of what was checked is not as it should be; see above")
+        raise TransomError(f"checks failed: {len(wrong)}; see above")
 
 
-async def _measure(asked: Asked, workloads: Sequence[Workload]) -> tuple[list[Server], list[Run]]:
-    servers = [await meet(label, access) for label, access in zip(LABELS, asked.servers, strict=False)]
-    total = asked.repeats * len(servers) * sum(workload.requests for workload in workloads)
+async def _measure(options: ServeOptions, workloads: Sequence[Workload]) -> tuple[list[Server], list[Run]]:
+    servers = [await meet(label, access) for label, access in zip(LABELS, options.servers, strict=False)]
+    total = options.repeats * len(servers) * sum(workload.requests for workload in workloads)
     runs = []
-    with _progress(total) as told:
-        for repeat in range(asked.repeats):
-            seed = asked.seed + (0 if asked.same_prompts else repeat)
+    with _progress(total) as on_answer:
+        for repeat in range(options.repeats):
+            seed = options.seed + (0 if options.same_prompts else repeat)
             for workload in workloads:
                 prompts = make_prompts(workload, seed)
                 for server in servers:
-                    played = await play(server, workload, prompts, told(f"{workload.name}, {server.label}"))
+                    advance = on_answer(f"{workload.name}, {server.label}")
+                    played = await play(server, workload, prompts, advance)
                     runs.append(
                         Run(
                             workload=workload.name,
@@ -64,7 +65,7 @@ async def _measure(asked: Asked, workloads: Sequence[Workload]) -> tuple[list[Se
                             repeat=repeat,
                             seed=seed,
                             prompts=prompts.digest,
-                            warm=asked.same_prompts and repeat > 0,
+                            warm=options.same_prompts and repeat > 0,
                             figures=figures_of(workload, played),
                         )
                     )
@@ -73,7 +74,7 @@ async def _measure(asked: Asked, workloads: Sequence[Workload]) -> tuple[list[Se
 
 @contextmanager
 def _progress(total: int) -> Iterator[Callable[[str], Callable[[], None]]]:
-    """On a terminal a bar; given a description, what is to be called for each answer."""
+    """A progress bar on a terminal. Yields a function that takes a description and returns `on_answer`."""
     if not sys.stderr.isatty():
         yield lambda words: lambda: None
         return
@@ -81,8 +82,8 @@ def _progress(total: int) -> Iterator[Callable[[str], Callable[[], None]]]:
     with Progress(*columns, console=Console(stderr=True), transient=True, refresh_per_second=4) as bar:
         task = bar.add_task("", total=total)
 
-        def told(words: str) -> Callable[[], None]:
+        def on_answer(words: str) -> Callable[[], None]:
             bar.update(task, description=words)
             return lambda: bar.advance(task)
 
-        yield told
+        yield on_answer

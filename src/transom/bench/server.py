@@ -1,4 +1,4 @@
-"""A server that is measured: what it is, and one completion streamed from it."""
+"""A server under test: how to reach it, its model, and streamed completions from it."""
 
 from dataclasses import dataclass, replace
 from typing import Any
@@ -10,12 +10,12 @@ from transom.errors import ConfigError, TransomError
 
 WARM_UP = "The first words of a server that was asked nothing before are"
 OWN = "transom"
-"""What our server says a model is owned by."""
+"""The `owned_by` of models on a Transom server."""
 
 
 @dataclass(frozen=True, slots=True)
 class Access:
-    """How a user says a server is reached. The key is told to nobody else."""
+    """How to reach a server. The key is sent to this server only, and never printed or written."""
 
     address: Address
     model: str | None = None
@@ -32,7 +32,7 @@ class Access:
 
 @dataclass(frozen=True, slots=True)
 class Server:
-    """A server that has answered. `extra` are fields of a request that it knows beyond OpenAI's."""
+    """A server that has answered. `extra` are request fields beyond OpenAI's that it accepts."""
 
     label: str
     access: Access
@@ -47,7 +47,10 @@ class Server:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """`times` are when pieces of text came, by the clock of `began`; `cached_tokens` None if not told."""
+    """A complete answer. `times` are the arrivals of its pieces of text, on the clock of `began`.
+
+    `cached_tokens` is None if the server does not report it.
+    """
 
     began: float
     times: tuple[float, ...]
@@ -59,14 +62,14 @@ class Answer:
 
 @dataclass(frozen=True, slots=True)
 class Failed:
-    """There was no answer, or not a whole one."""
+    """A request without a complete answer."""
 
-    why: str
+    reason: str
 
 
 async def complete(server: Server, prompt: str, tokens: int) -> Answer | Failed:
-    """Greedy, streamed, `tokens` long where the server can be told to go on."""
-    heard = _Hearing()
+    """A greedy, streamed completion. It has `tokens` tokens if the server can ignore the end token."""
+    stream = _Stream()
     body = {
         "model": server.model,
         "prompt": prompt,
@@ -79,23 +82,23 @@ async def complete(server: Server, prompt: str, tokens: int) -> Answer | Failed:
     access = server.access
     try:
         encoded = msgspec.json.encode(body)
-        reply = await ask(access.address, "/v1/completions", access.headers, encoded, heard.line)
+        reply = await ask(access.address, "/v1/completions", access.headers, encoded, stream.line)
     except Broken as error:
         return Failed(str(error))
     if reply.status != 200:
         return Failed(f"HTTP {reply.status}: {_message(reply.body)}")
     if reply.body:
-        return Failed("the answer is no event stream, though one was asked for")
-    return heard.answer(reply.began)
+        return Failed("the answer is not an event stream, although the request asked for one")
+    return stream.answer(reply.began)
 
 
 def _message(body: bytes) -> str:
-    """Of an error in OpenAI's shape, else the beginning of whatever it is; one line."""
+    """The message of an error in OpenAI's format, otherwise the beginning of the body. One line."""
     try:
-        found = msgspec.json.decode(body, type=_Problem).error
+        error = msgspec.json.decode(body, type=_Problem).error
     except msgspec.DecodeError:
-        found = body[:200].decode("utf-8", "replace")
-    return _words(found)
+        error = body[:200].decode("utf-8", "replace")
+    return _words(error)
 
 
 def _words(error: object) -> str:
@@ -104,11 +107,11 @@ def _words(error: object) -> str:
 
 
 def printable(text: str) -> str:
-    """What a stranger says, without what would move a terminal's cursor."""
+    """Text from a server, without control characters: these could move the cursor of the terminal."""
     return "".join(letter if letter.isprintable() else "?" for letter in text)
 
 
-# ---------------------------------------------------------------- what is read of an answer
+# ---------------------------------------------------------------- streams
 
 
 class _Problem(msgspec.Struct):
@@ -145,8 +148,8 @@ class _Event(msgspec.Struct):
 _decode = msgspec.json.Decoder(_Event).decode
 
 
-class _Hearing:
-    """What has come of one stream. Mutable."""
+class _Stream:
+    """Collects the events of one stream. Mutable."""
 
     def __init__(self) -> None:
         self._times: list[float] = []
@@ -161,7 +164,7 @@ class _Hearing:
         try:
             event = _decode(data)
         except msgspec.DecodeError as error:
-            self._trouble = f"the stream has what is no completion: {error}"
+            self._trouble = f"an event of the stream is not a completion: {error}"
             return
         if event.error is not None:
             self._trouble = _words(event.error)
@@ -176,7 +179,7 @@ class _Hearing:
         if self._trouble is not None:
             return Failed(self._trouble)
         if self._usage is None:
-            return Failed("the stream does not say how many tokens it took (stream_options.include_usage)")
+            return Failed("the stream does not report its tokens (stream_options.include_usage)")
         usage = self._usage
         return Answer(
             began=began,
@@ -194,10 +197,12 @@ class _Hearing:
         return None if self._timings is None else self._timings.cache_n
 
 
-# ---------------------------------------------------------------- meeting one
+# ---------------------------------------------------------------- first contact
 
 
 class _Card(msgspec.Struct):
+    """A model in the list of a server."""
+
     id: str
     owned_by: str = ""
 
@@ -207,36 +212,39 @@ class _Cards(msgspec.Struct):
 
 
 async def meet(label: str, access: Access) -> Server:
-    """Ask which model there is, then for a few tokens: so it is warm, and known to count. TransomError."""
+    """Asks for the model, then for a few tokens. That warms the server up, and shows that it reports usage.
+
+    Raises TransomError if the server cannot be measured.
+    """
     card = await _card(access)
     server = Server(label, access, access.model or card.id, card.owned_by)
     first = await complete(server, WARM_UP, 8)
-    if isinstance(first, Failed) and first.why.startswith(("HTTP 400", "HTTP 422")):
-        # A field that is not OpenAI's may be the reason; then answers are as long as they are.
+    if isinstance(first, Failed) and first.reason.startswith(("HTTP 400", "HTTP 422")):
+        # The server may refuse fields that OpenAI does not have. Without ignore_eos answers may be shorter.
         server = replace(server, extra=())
         first = await complete(server, WARM_UP, 8)
     if isinstance(first, Failed):
-        raise TransomError(f"{access.address}/v1/completions: {first.why}")
+        raise TransomError(f"{access.address}/v1/completions: {first.reason}")
     return server
 
 
 async def _card(access: Access) -> _Card:
-    """Of the model that was named, else of the first."""
+    """The entry of the model that the user named, otherwise the first in the list."""
     url = f"{access.address}/v1/models"
     try:
         reply = await ask(access.address, "/v1/models", access.headers)
     except Broken as error:
         raise TransomError(f"{access.address}: {error}") from None
     if reply.status in (401, 403):
-        raise TransomError(f"{url}: HTTP {reply.status}: it wants a key: --api-key, or OPENAI_API_KEY")
+        raise TransomError(f"{url}: HTTP {reply.status}: give a key with --api-key or OPENAI_API_KEY")
     cards = _cards(reply.body) if reply.status == 200 else []
     named = [card for card in cards if access.model in (None, card.id)]
     if named:
         return named[0]
     if access.model is not None:
-        return _Card(access.model)  # some list nothing, or other names; the completion will tell
+        return _Card(access.model)  # it may still exist: some servers list other names or nothing
     if reply.status != 200:
-        raise TransomError(f"{url}: HTTP {reply.status}: is the path right? --model NAME does without it")
+        raise TransomError(f"{url}: HTTP {reply.status}: is the path right? --model NAME needs no list")
     raise TransomError(f"{url} lists no model; name one with --model")
 
 

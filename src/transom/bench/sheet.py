@@ -1,4 +1,4 @@
-"""What a benchmark found: a sheet of figures, as a table, as JSON and as a picture."""
+"""Results of a benchmark: sheets of figures, printed as tables and written as JSON and charts."""
 
 import json
 import platform
@@ -17,18 +17,18 @@ from transom.bench.files import screen, write_files, writing
 from transom.config import cores_available
 
 Figure = float | None
-"""None stands for what does not apply."""
+"""None if the column does not apply to the row."""
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
-    """What a user wants beside a table."""
+class ResultFiles:
+    """Files that the user wants in addition to the table: figures as JSON, and a folder of charts."""
 
     json: Path | None = None
     svg: Path | None = None
 
     def claim(self) -> None:
-        """ConfigError now, if a file cannot be written: not after minutes of measuring."""
+        """Raises ConfigError if a file cannot be written, so that this shows before minutes of measuring."""
         if self.json is not None:
             with writing(self.json), self.json.open("a", encoding="utf-8"):
                 pass
@@ -38,7 +38,7 @@ class Wanted:
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """A figure for each column of its sheet."""
+    """A row of a sheet, with a figure for each of its columns."""
 
     name: str
     figures: tuple[Figure, ...]
@@ -46,7 +46,7 @@ class Row:
 
 @dataclass(frozen=True, slots=True)
 class Sheet:
-    """Rows of figures. `drawn` are the columns, of one `unit`, that the picture has bars for."""
+    """Rows of figures. `drawn` are the columns, of one `unit`, that the chart shows as bars."""
 
     name: str
     title: str
@@ -65,9 +65,9 @@ class Sheet:
         return bars_svg(Chart(self.title, machine_line(), self.unit, ""), self.drawn, groups)
 
 
-def publish(bench: str, sheets: Iterable[Sheet], wanted: Wanted) -> None:
-    """Print each as it comes, and write what is wanted. ConfigError for a file that cannot be written."""
-    wanted.claim()
+def publish(bench: str, sheets: Iterable[Sheet], files: ResultFiles) -> None:
+    """Prints each sheet when it is ready, then writes the files. Raises ConfigError."""
+    files.claim()
     console = screen()
     figures: dict[str, object] = {}
     pictures: dict[str, str] = {}
@@ -75,15 +75,15 @@ def publish(bench: str, sheets: Iterable[Sheet], wanted: Wanted) -> None:
         console.print(_table(sheet))
         figures[sheet.name] = sheet.as_json()
         pictures[f"{bench}-{sheet.name}.svg"] = sheet.picture()
-    if wanted.json is not None:
-        write_json(wanted.json, bench, figures)
-    if wanted.svg is not None:
-        for path in write_files(wanted.svg, pictures):
+    if files.json is not None:
+        write_json(files.json, bench, figures)
+    if files.svg is not None:
+        for path in write_files(files.svg, pictures):
             console.print(f"wrote {path}")
 
 
 def write_json(path: Path, bench: str, figures: Mapping[str, object]) -> None:
-    """The figures, and where they were measured. ConfigError."""
+    """Writes the figures and a description of the machine. Raises ConfigError."""
     whole = {"bench": bench, "transom": __version__, "machine": machine(), **figures}
     with writing(path):
         path.write_text(json.dumps(whole, indent=1) + "\n", encoding="utf-8")
@@ -99,11 +99,11 @@ def _table(sheet: Sheet) -> Table:
     return table
 
 
-# ---------------------------------------------------------------- where it was measured
+# ---------------------------------------------------------------- the machine
 
 
 def machine() -> dict[str, object]:
-    """Processor, cores this process may use, system and Python."""
+    """Processor, cores that this process may use, system, and version of Python."""
     return {
         "processor": _processor(),
         "cores": cores_available(),
@@ -113,12 +113,12 @@ def machine() -> dict[str, object]:
 
 
 def machine_line() -> str:
-    found = machine()
-    return f"{found['processor']}, {found['cores']} cores, transom {__version__}"
+    facts = machine()
+    return f"{facts['processor']}, {facts['cores']} cores, transom {__version__}"
 
 
 def _processor() -> str:
-    """As the kernel names it, where it does."""
+    """The name that the kernel gives, if it gives one."""
     try:
         lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
     except OSError:

@@ -1,20 +1,22 @@
-"""What clients ask in `transom bench serve`: closed loops, whose prompts are a function of name and seed."""
+"""Workloads of `transom bench serve`: closed loops. Their prompts depend only on the name and the seed."""
 
 import hashlib
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
+from pydoc_data.topics import topics
 from random import Random
 
-from transom.bench.prose import passage, random_words
 from transom.errors import ConfigError
 
 
 @dataclass(frozen=True, slots=True)
 class Workload:
-    """Conversations of some turns; so many clients take one turn each at a time, first come, first served.
+    """Conversations of several turns. Each of the `clients` runs one turn at a time, in queue order.
 
-    A prompt has `shared_characters` of prose, the same for all, then `words` drawn at random. Later turns add
-    the answer and words of their own, as said in a dialogue.
+    A prompt consists of a common prefix of `shared_characters` characters of prose, and `words` random words.
+    Each later turn adds the answer and further words, in the form of a dialogue.
     """
 
     name: str
@@ -33,35 +35,35 @@ class Workload:
 
 @dataclass(frozen=True, slots=True)
 class Prompts:
-    """Of each conversation what each turn adds; every first turn begins with `shared`."""
+    """By conversation, the text that each turn adds. Every first turn begins with `shared`."""
 
     shared: str
     conversations: tuple[tuple[str, ...], ...]
 
     @property
     def digest(self) -> str:
-        """The same for the same prompts: the text they are made of depends on the version of Python."""
+        """Identifies the prompts. They depend on the version of Python too, not only on the seed."""
         return hashlib.sha256(repr(self.conversations).encode()).hexdigest()[:16]
 
 
 def make_prompts(workload: Workload, seed: int) -> Prompts:
-    """The same for the same workload and seed; different workloads have nothing in common."""
-    chance = Random(f"{workload.name} {seed}")
-    shared = passage(chance, workload.shared_characters)
-    said = [
-        [random_words(chance, workload.words) for _ in range(workload.turns)]
+    """The prompts of a workload and a seed. Prompts of different workloads share no prefix."""
+    random = Random(f"{workload.name} {seed}")
+    shared = passage(random, workload.shared_characters)
+    messages = [
+        [random_words(random, workload.words) for _ in range(workload.turns)]
         for _ in range(workload.conversations)
     ]
     prompts: tuple[tuple[str, ...], ...]
     if workload.turns == 1:
-        prompts = tuple((_joined(shared, turns[0]),) for turns in said)
+        prompts = tuple((_joined(shared, turns[0]),) for turns in messages)
     else:
-        prompts = tuple(_dialogue(shared, turns) for turns in said)
+        prompts = tuple(_dialogue(shared, turns) for turns in messages)
     return Prompts(shared, prompts)
 
 
-def _dialogue(system: str, said: Sequence[str]) -> tuple[str, ...]:
-    turns = [f"User: {words}\nModel:" for words in said]
+def _dialogue(system: str, messages: Sequence[str]) -> tuple[str, ...]:
+    turns = [f"User: {words}\nModel:" for words in messages]
     return (_joined(system, turns[0]), *[f"\n\n{turn}" for turn in turns[1:]])
 
 
@@ -96,12 +98,55 @@ WORKLOADS: Mapping[str, Workload] = {
         ),
     )
 }
-"""Lengths were chosen with the tokenizer of Gemma 3: 0.21 tokens a character of prose, 1.31 a random word."""
+"""Lengths assume the tokenizer of Gemma 3: 0.21 tokens per character of prose, 1.31 per random word."""
 
 
 def chosen(names: Sequence[str], known: Mapping[str, Workload] = WORKLOADS) -> list[Workload]:
-    """In the order asked; without a name, all. Raises ConfigError for an unknown one."""
+    """The named workloads, in this order; without names, all. Raises ConfigError for an unknown name."""
     for name in names:
         if name not in known:
             raise ConfigError(f"--workloads has {name!r}; it must be of {', '.join(known)}")
     return [known[name] for name in names or known]
+
+
+# ---------------------------------------------------------------- English text
+
+PARAGRAPH_CHARACTERS_MIN = 120
+PLAIN_SHARE_MIN = 0.9
+"""Least share of letters and plain punctuation. Grammars and tables take twice the tokens per character."""
+
+
+@cache
+def prose() -> str:
+    """About 210,000 characters of prose, in paragraphs. No paragraph occurs twice."""
+    paragraphs = (" ".join(text.split()) for text in _everything().split("\n\n"))
+    return "\n\n".join(dict.fromkeys(text for text in paragraphs if _is_prose(text)))
+
+
+def _everything() -> str:
+    return "\n\n".join(topics[name] for name in sorted(topics))
+
+
+def _is_prose(text: str) -> bool:
+    plain = len(re.findall("[A-Za-z .,]", text))
+    return len(text) >= PARAGRAPH_CHARACTERS_MIN and plain >= PLAIN_SHARE_MIN * len(text)
+
+
+@cache
+def _vocabulary() -> tuple[str, ...]:
+    """About 3,400 words and parts of names."""
+    return tuple(sorted(set(re.findall("[a-z]{3,12}", _everything()))))
+
+
+def passage(random: Random, characters: int) -> str:
+    """Whole words from a random place of the prose, `characters` long or less than a word shorter."""
+    if characters == 0:
+        return ""
+    start = random.randrange(len(prose()) - characters - 40)
+    start = prose().index(" ", start) + 1
+    return prose()[start : start + characters].rpartition(" ")[0]
+
+
+def random_words(random: Random, count: int) -> str:
+    """Words in random order, so that no cache holds them and no two prompts share a prefix."""
+    return " ".join(random.choices(_vocabulary(), k=count))

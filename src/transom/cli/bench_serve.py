@@ -95,9 +95,9 @@ def _run(options: argparse.Namespace) -> None:
     require("--seed", options.seed, 0, 2**63 - 1)
     require("--repeats", options.repeats, 1, 1000)
     from transom.bench.http import address_of
-    from transom.bench.serve import Asked, bench_serve
+    from transom.bench.serve import ServeOptions, bench_serve
     from transom.bench.server import Access
-    from transom.bench.sheet import Wanted
+    from transom.bench.sheet import ResultFiles
 
     key = options.api_key or os.environ.get("OPENAI_API_KEY")
     servers = [Access(address_of(options.url), options.model, key)]
@@ -105,12 +105,12 @@ def _run(options: argparse.Namespace) -> None:
         other = address_of(options.against)
         servers.append(Access(other, options.against_model, options.against_api_key))
     bench_serve(
-        Asked(
+        ServeOptions(
             servers=tuple(servers),
             workloads=() if options.workloads is None else tuple(options.workloads.split(",")),
             seed=options.seed,
             repeats=options.repeats,
             same_prompts=options.same_prompts,
-            wanted=Wanted(options.json, options.svg),
+            files=ResultFiles(options.json, options.svg),
         )
     )

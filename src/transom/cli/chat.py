@@ -51,6 +51,7 @@ def add(commands: Any) -> Parser:
 def _run(options: argparse.Namespace) -> None:
     require("--max-tokens", options.max_tokens, 1, 1 << 31)
     sampling = sampling_options(options)
+    # A missing model is reported before the engine's modules are imported.
     if options.url is None:
         find_model(options.model)
     from transom.cli.chat_app.backend import Backend, LocalBackend, RemoteBackend, Settings

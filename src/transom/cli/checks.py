@@ -37,7 +37,7 @@ class Verdict(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """The result of one check. `fix` says what to do; it is empty if there is nothing to do."""
+    """The result of one check. `fix` is the remedy; it is empty if no remedy is needed."""
 
     name: str
     verdict: Verdict

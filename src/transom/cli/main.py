@@ -40,9 +40,11 @@ A command imports heavy packages only when it runs: `transom --help` must be fas
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """The exit status: 0 for success, 1 for an error, 2 for wrong usage, 130 for Ctrl-C."""
+    # First of all: without standard streams, the first socket would get the number of standard output.
     streams.complete()
     words = list(sys.argv[1:] if arguments is None else arguments)
     parser, _ = parsers()
+    # Unknown arguments are reported by the parser of the command, which can suggest the nearest flag.
     options, unknown = parser.parse_known_args(words)
     if options.command is None:
         parser.refuse_unknown(unknown)

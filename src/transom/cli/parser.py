@@ -12,7 +12,7 @@ USAGE_ERROR = 2
 
 
 class Parser(argparse.ArgumentParser):
-    """An argument parser whose errors are one line; for an unknown flag it suggests the nearest one."""
+    """An argument parser with one-line errors; for an unknown flag it suggests the nearest one."""
 
     def error(self, message: str) -> NoReturn:
         self.exit(USAGE_ERROR, f"transom: {message}\n")

@@ -50,6 +50,7 @@ def add(commands: Any) -> Parser:
 def _run(options: argparse.Namespace) -> None:
     from transom.cli.batch.files import Answers, read_requests
 
+    # Files are checked before the model is loaded.
     engine = engine_config(options)
     log_config = LogConfig(options.log_level)
     logs.configure(log_config)

@@ -18,7 +18,16 @@ from transom import wire
 from transom.config import EngineConfig, LogConfig
 from transom.engine.channel import Channel
 from transom.errors import BadRequest, EngineDied, TransomError
-from transom.values import PauseMode, Request, RequestId, UpdateMode
+from transom.values import (
+    Ended,
+    Event,
+    PauseMode,
+    PromptLogprobs,
+    Request,
+    RequestId,
+    TokenSampled,
+    UpdateMode,
+)
 
 log = logging.getLogger("transom.engine")
 
@@ -31,8 +40,6 @@ EXIT_SECONDS = 10.0
 """Time for an engine that has closed its channel to exit: it only has to free its memory."""
 LOG_DEFAULT = LogConfig()
 
-Reply = wire.PromptLogprobOut | wire.TokenOut | wire.EndOut
-
 NO_STATS = wire.Stats()
 
 
@@ -44,7 +51,7 @@ class Replies:
 
     def __init__(self, client: "EngineClient") -> None:
         self._client = client
-        self._arrived: list[Reply] = []
+        self._arrived: list[Event] = []
         self._unfinished: set[RequestId] = set()
         self._waiter: asyncio.Future[None] | None = None
         self._death: EngineDied | None = None
@@ -54,7 +61,7 @@ class Replies:
         self._client._submit(request, self)
         self._unfinished.update(request.ids)
 
-    async def take(self) -> list[Reply]:
+    async def take(self) -> list[Event]:
         """All replies since the last call, at least one. EngineDied if no more will arrive."""
         while not self._arrived:
             if self._death is not None:
@@ -68,7 +75,7 @@ class Replies:
         return arrived
 
     def abort(self, number: RequestId) -> None:
-        """Request an early end. The EndOut still arrives; repeating the call does nothing."""
+        """Request an early end. The `Ended` event still arrives; repeating the call does nothing."""
         if number in self._unfinished:
             self._client._abort(number)
 
@@ -88,10 +95,10 @@ class Replies:
 
     # Called by the client.
 
-    def deliver(self, reply: Reply) -> None:
+    def deliver(self, reply: Event) -> None:
         self._arrived.append(reply)
-        if type(reply) is wire.EndOut:  # hot path: cheaper than isinstance, and no reply has subclasses
-            self._unfinished.discard(reply.id)
+        if type(reply) is Ended:  # hot path: cheaper than isinstance, and no reply has subclasses
+            self._unfinished.discard(reply.request)
         self._wake()
 
     def fail(self, death: EngineDied) -> None:
@@ -300,13 +307,13 @@ class EngineClient:
     def _deliver(self, step: wire.StepOut) -> None:
         self._stats = step.stats
         in_flight = self._in_flight
-        replies: Iterator[wire.PromptLogprobOut | wire.TokenOut] = chain(step.prompt_logprobs, step.tokens)
+        replies: Iterator[PromptLogprobs | TokenSampled] = chain(step.prompt_logprobs, step.tokens)
         for reply in replies:
-            reader = in_flight.get(reply.id)
+            reader = in_flight.get(reply.request)
             if reader is not None:  # otherwise the request was aborted when its reader left
                 reader.deliver(reply)
         for end in step.ends:
-            reader = in_flight.pop(end.id, None)
+            reader = in_flight.pop(end.request, None)
             if reader is not None:
                 reader.deliver(end)
 

@@ -56,12 +56,14 @@ class Engine:
         return iteration
 
     def stats(self) -> wire.Stats:
+        """The scheduler's counters and state, with the use of each KV pool in tokens."""
         stats = self.scheduler.stats()
-        stats.components = tuple(map(self._use, self.cache.stats().components))
+        stats.components = tuple(map(self._component_use, self.cache.stats().components))
         return stats
 
-    def _use(self, pool: ComponentStats) -> wire.ComponentUse:
+    def _component_use(self, pool: ComponentStats) -> wire.ComponentUse:
         size = self.config.page_size
+        # Requests use private pages, which are not in the tree, and referenced ones, which are.
         used = pool.referenced + pool.private
         return wire.ComponentUse(pool.name, pool.capacity * size, used * size, pool.unreferenced * size)
 
@@ -95,7 +97,7 @@ def _ready(engine: Engine, path: Path, threads: int, seconds: float) -> wire.Rea
         architecture=spec.architecture,
         context=layout.context,
         weights_bytes=weights_bytes(engine.model.weights),
-        components=tuple(_component(engine, number) for number in range(len(spec.components))),
+        components=tuple(_component_info(engine, number) for number in range(len(spec.components))),
         page_size=layout.page_size,
         threads=threads,
         isa=engine.ops.isa,
@@ -105,7 +107,7 @@ def _ready(engine: Engine, path: Path, threads: int, seconds: float) -> wire.Rea
     )
 
 
-def _component(engine: Engine, number: int) -> wire.ComponentInfo:
+def _component_info(engine: Engine, number: int) -> wire.ComponentInfo:
     # All layers of a component have the same window; the first one's stands for them.
     layers = engine.model.spec.layers_of(number)
     return wire.ComponentInfo(

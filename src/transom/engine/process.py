@@ -121,39 +121,30 @@ def sigterm_socket() -> Iterator[int]:
 
 def step_out(iteration: sched.Iteration, stats: wire.Stats) -> wire.StepOut:
     """The message for an iteration: events of each kind in order; refused requests are ends too."""
-    prompt_logprobs: list[wire.PromptLogprobOut] = []
-    tokens: list[wire.TokenOut] = []
-    ends: list[wire.EndOut] = []
+    prompt_logprobs: list[PromptLogprobs] = []
+    tokens: list[TokenSampled] = []
+    ends: list[Ended] = []
     for event in iteration.events:
         match event:
             case TokenSampled():
-                tokens.append(wire.TokenOut(event.request, event.token, event.logprob, event.top))
+                tokens.append(event)
             case Ended():
-                ends.append(_end(event))
+                ends.append(event)
             case PromptLogprobs():
-                prompt_logprobs += [
-                    wire.PromptLogprobOut(event.request, token.token, token.logprob, token.top)
-                    for token in event.tokens
-                ]
+                prompt_logprobs.append(event)
     ends += map(_refusal, iteration.rejected)
     return wire.StepOut(tuple(tokens), tuple(ends), stats, tuple(prompt_logprobs))
 
 
-def _end(event: Ended) -> wire.EndOut:
-    return wire.EndOut(
-        event.request, event.reason, event.usage, event.message, queue_seconds=event.queue_seconds
-    )
-
-
-def _refusal(rejected: sched.Rejected) -> wire.EndOut:
+def _refusal(rejected: sched.Rejected) -> Ended:
     error = rejected.error
-    return wire.EndOut(
+    return Ended(
         rejected.request,
         FinishReason.ERROR,
         Usage(0, 0, 0),
         error.message,
-        error.code or "invalid_value",
-        error.param,
+        code=error.code or "invalid_value",
+        param=error.param,
     )
 
 

@@ -7,7 +7,7 @@ from transom.errors import ConfigError
 from transom.kv.component_specs import ComponentSpec
 from transom.kv.eviction_policy import CachePolicy
 from transom.kv.layout import CacheLayout, PrefixCaching, address_space, bytes_alone, longest_alone
-from transom.kv.page_rules import first_needed, is_ranged, is_rooted
+from transom.kv.page_rules import first_needed, is_ranged, keeps_everything
 from transom.models.spec import ModelSpec
 from transom.ops.store import KVType, PageShape
 
@@ -34,7 +34,7 @@ def size_pools(spec: ModelSpec, config: EngineConfig) -> Sizing:
     """The pools for a model. Raises ConfigError, which names the minimum, if no request could run."""
     shapes = spec.page_shapes(config.page_size, KVType(config.kv_dtype))
     sizes = tuple(shape.page_bytes for shape in shapes)
-    pages = _pages(spec, config, shapes)
+    pages = _fixed_pages(spec, config, shapes)
     budget = None
     if config.swa_full_tokens_ratio is None:
         # The pools share one budget of bytes, as large as the fixed pools would be; each one's page numbers
@@ -75,21 +75,22 @@ def _too_small(layout: CacheLayout) -> str:
     )
 
 
-def _pages(spec: ModelSpec, config: EngineConfig, shapes: tuple[PageShape, ...]) -> tuple[int, ...]:
+def _fixed_pages(spec: ModelSpec, config: EngineConfig, shapes: tuple[PageShape, ...]) -> tuple[int, ...]:
     """Pages per component, for pools of fixed sizes."""
     tokens = config.max_total_tokens or min(TOKENS_DEFAULT, spec.context)
     if config.kv_bytes is not None:
-        tokens = _tokens_for(spec, config, shapes, config.kv_bytes)
-    return _pages_for(spec, config, tokens)
+        tokens = _tokens_within(spec, config, shapes, config.kv_bytes)
+    return _pages_holding(spec, config, tokens)
 
 
-def _pages_for(spec: ModelSpec, config: EngineConfig, tokens: int) -> tuple[int, ...]:
-    return tuple(_tokens_of(c, config, tokens) // config.page_size for c in spec.components)
+def _pages_holding(spec: ModelSpec, config: EngineConfig, tokens: int) -> tuple[int, ...]:
+    """Pages per component if a full-attention pool holds `tokens`."""
+    return tuple(_pool_tokens(c, config, tokens) // config.page_size for c in spec.components)
 
 
-def _tokens_of(component: ComponentSpec, config: EngineConfig, tokens: int) -> int:
+def _pool_tokens(component: ComponentSpec, config: EngineConfig, tokens: int) -> int:
     """Tokens that the pool of `component` holds if a full-attention pool holds `tokens`."""
-    if is_rooted(component, tokens):
+    if keeps_everything(component, tokens):
         return tokens
     if config.swa_full_tokens_ratio is not None:
         return int(tokens * config.swa_full_tokens_ratio)
@@ -100,12 +101,12 @@ def _tokens_of(component: ComponentSpec, config: EngineConfig, tokens: int) -> i
     return min(tokens, WINDOWS_KEPT * window + 2 * config.chunked_prefill_size)
 
 
-def _tokens_for(spec: ModelSpec, config: EngineConfig, shapes: tuple[PageShape, ...], budget: int) -> int:
+def _tokens_within(spec: ModelSpec, config: EngineConfig, shapes: tuple[PageShape, ...], budget: int) -> int:
     """The most tokens that fit `budget` bytes. Bisection works: bytes never shrink as tokens grow."""
     low, high = 0, spec.context * config.max_running_requests
     while low < high:
         middle = (low + high + 1) // 2
-        pages = _pages_for(spec, config, middle)
+        pages = _pages_holding(spec, config, middle)
         if sum(n * shape.page_bytes for n, shape in zip(pages, shapes, strict=True)) <= budget:
             low = middle
         else:

@@ -1,4 +1,9 @@
-"""One number of bytes that all pools share. A page's bytes count when touched; `Discard` gives them back."""
+"""The memory budget: one number of bytes that all pools share, and the capacity left in it.
+
+Each pool has enough page ids for the whole budget. The system gives memory to a page when the page is first
+written to (touched), so a pool that is not used costs nothing. A `Discard` tells the runner to return the
+memory of free pages to the system, which makes it available to the other pools.
+"""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -16,7 +21,10 @@ PageCounts = tuple[int, ...]
 
 @dataclass(frozen=True, slots=True)
 class Capacity:
-    """Pages to be had of each component, and bytes of all together. Without a budget bytes are free."""
+    """Capacity for allocations: pages of each component, and bytes of all together.
+
+    Without a budget `bytes` and `page_bytes` are 0, so that only pages count.
+    """
 
     pages: PageCounts
     bytes: int
@@ -26,36 +34,36 @@ class Capacity:
         assert len(self.pages) == len(self.page_bytes), self
 
     def covers(self, need: Sequence[int]) -> bool:
-        """Whether all of `need` is to be had at once."""
+        """Whether all of `need` can be allocated at the same time."""
         return self._bytes(need) <= self.bytes and all(
-            n <= room or n <= 0 for n, room in zip(need, self.pages, strict=True)
+            n <= pages or n <= 0 for n, pages in zip(need, self.pages, strict=True)
         )
 
     def less(self, need: Sequence[int]) -> "Capacity":
-        """What is left after `need`; may be negative."""
-        pages = tuple([room - n for room, n in zip(self.pages, need, strict=True)])
+        """The capacity left after `need`, which may be negative."""
+        pages = tuple([pages - n for pages, n in zip(self.pages, need, strict=True)])
         return Capacity(pages, self.bytes - self._bytes(need), self.page_bytes)
 
     def more(self, gain: Sequence[int]) -> "Capacity":
-        """With `gain` come to be had."""
+        """The capacity once `gain` has been freed."""
         return self.less([-pages for pages in gain])
 
     def lacks(self, need: Sequence[int]) -> int:
-        """Pages by which a span must be shorter so that it may fit; 0 or less when `need` does.
+        """Pages by which a span must be shorter so that it may fit. 0 or less when `need` fits.
 
-        A page less of span is a page less in every component that grows at all.
+        One page of span less is one page less in every component that grows at all.
         """
-        pages = max([n - room if n > 0 else 0 for n, room in zip(need, self.pages, strict=True)])
+        pages = max([n - pages if n > 0 else 0 for n, pages in zip(need, self.pages, strict=True)])
         size = sum([size for n, size in zip(need, self.page_bytes, strict=True) if n > 0])
         short = self._bytes(need) - self.bytes
         return max(pages, -(-short // size) if size and short > 0 else 0)
 
     def alone(self) -> PageCounts:
-        """Pages of each component that could be had if it took all the bytes."""
+        """Pages of each component that could be allocated if no other component allocated any."""
         return tuple(
             [
-                min(room, max(0, self.bytes) // size) if size else room
-                for room, size in zip(self.pages, self.page_bytes, strict=True)
+                min(pages, max(0, self.bytes) // size) if size else pages
+                for pages, size in zip(self.pages, self.page_bytes, strict=True)
             ]
         )
 
@@ -64,9 +72,10 @@ class Capacity:
 
 
 class Budget:
-    """Owns what is counted in bytes. Mutable. Without a limit nothing is ever short of bytes.
+    """Owns the accounts in bytes. Mutable. Without a limit, bytes are never short.
 
-    in use <= touched <= limit. What is free and touched costs memory, and is taken before anything else.
+    Invariant: in use <= touched <= limit. Pools allocate free touched pages, which already cost memory,
+    before untouched ones.
     """
 
     __slots__ = ("_discarded", "_journal", "_pools", "_sizes", "limit")
@@ -88,29 +97,29 @@ class Budget:
         """Capacity that can be allocated now, evictable pages included."""
         pages = tuple([pool.available for pool in self._pools])
         if self.limit is None:
-            return Capacity(pages, 0, self._sizes)
+            return Capacity(pages, 0, self._sizes)  # sizes are 0 too, so bytes never count
         idle = sum([pool.idle * size for pool, size in zip(self._pools, self._sizes, strict=True)])
         return Capacity(pages, self.limit - self.in_use() + idle, self._sizes)
 
     def in_use(self) -> int:
-        """Bytes of pages that somebody owns."""
+        """Bytes of all pages that are not free."""
         return sum([(p.capacity - p.free) * size for p, size in zip(self._pools, self._sizes, strict=True)])
 
     def touched(self) -> int:
-        """Bytes of pages that cost memory: owned, or free and not discarded."""
+        """Bytes of pages that occupy memory: allocated, or free and not discarded yet."""
         return sum(
             [(p.capacity - p.untouched) * size for p, size in zip(self._pools, self._sizes, strict=True)]
         )
 
-    def short(self, need: Sequence[int]) -> int:
-        """Bytes to be reclaimed before `need` can be taken."""
+    def bytes_short(self, need: Sequence[int]) -> int:
+        """Bytes to evict before `need` can be allocated."""
         if self.limit is None:
             return 0
         wanted = sum([n * size for n, size in zip(need, self._sizes, strict=True)])
         return max(0, self.in_use() + wanted - self.limit)
 
     def require(self, need: Sequence[int]) -> None:
-        """Raises NoSpace, of a component or of `bytes`, if `need` is not to be had."""
+        """Raises NoSpace, naming a component or `bytes`, if `need` cannot be allocated even by evicting."""
         for pool, count in zip(self._pools, need, strict=True):
             if count > pool.available:
                 raise NoSpace(pool.name, count, pool.available)
@@ -122,35 +131,37 @@ class Budget:
             raise NoSpace("bytes", wanted, available.bytes)
 
     def pages_of(self, component: int, size: int) -> int:
-        """Pages of a component that make at least `size` bytes."""
+        """The least number of pages of a component with at least `size` bytes."""
         assert size > 0 and self.limit is not None, (component, size)
         return -(-size // self._sizes[component])
 
     def discards(self) -> tuple[Discard, ...]:
-        """What to give back to the system, after the copies and before any kernel of the next step.
+        """Memory of free pages to return to the system: after the copies, before any kernel of the next step.
 
-        Pages taken again since they were named are not among them: they count as touched.
+        Pages allocated again since `settle` discarded them are left out: they count as touched again.
         """
         if not self._discarded:
             return ()
+        # Rare: bytes move from one pool to another only when the mix of requests changes. So sets are fine.
         untouched = [set(pool.untouched_pages().tolist()) for pool in self._pools]
-        found = []
+        discards = []
         for discard in self._discarded:
             pages = tuple([page for page in discard.pages if page in untouched[discard.component]])
             if pages:
+                # A page discarded twice before the runner gets to it is named once.
                 untouched[discard.component].difference_update(pages)
-                found.append(Discard(discard.component, pages))
-        return tuple(found)
+                discards.append(Discard(discard.component, pages))
+        return tuple(discards)
 
     # ---------------------------------------------------------------- transitions
 
     def settle(self) -> None:
-        """After pages were taken: what is touched comes down to the limit."""
+        """Discards free pages until touched bytes are within the limit. Call after pages were allocated."""
         if self.limit is None:
             return
         over = self.touched() - self.limit
         while over > 0:
-            # The pool with most bytes free and touched; what is in use never passes the limit.
+            # The pool with the most free touched bytes. There are some: bytes in use are within the limit.
             spare = [(p.free - p.untouched) * size for p, size in zip(self._pools, self._sizes, strict=True)]
             component = int(np.argmax(spare))
             pool, size = self._pools[component], self._sizes[component]
@@ -163,6 +174,6 @@ class Budget:
             over -= count * size
 
     def discards_done(self) -> None:
-        """The runner has given back what `discards` named."""
+        """The runner has carried out `discards`."""
         if self._discarded:
             self._journal.assign(self, "_discarded", ())

@@ -1,6 +1,13 @@
-"""The memory core: admit, extend, advance, publish, slide, truncate, drop.
+"""The KV cache: HybridCache owns the memory of all requests: it shares, caches and evicts pages.
 
-A request's life:  admit  ->  (extend -> [runner] -> copies_done -> advance -> publish -> slide)*  ->  drop
+The life of a request:  admit -> (extend -> [runner] -> copies_done -> advance -> publish -> slide)* -> drop
+
+    admit    takes a row and references the cached prefix
+    extend   allocates pages for the tokens of the next step, and evicts if it must
+    advance  notes that the runner has computed them
+    publish  inserts whole pages into the radix tree
+    slide    frees or unreferences pages that no later window reads
+    drop     frees the row; published pages stay cached
 """
 
 from collections.abc import Iterator, Sequence
@@ -14,18 +21,19 @@ from transom.errors import NoSpace
 from transom.kv import layout as sizes
 from transom.kv.budget import Budget, Capacity, PageCounts
 from transom.kv.events import EventBatch, EventLog
-from transom.kv.eviction import make_room, purge
+from transom.kv.eviction import evict_for, purge
 from transom.kv.explain import Explanation, explain
-from transom.kv.fork import begin_fork, copy_of, private_entries, share
+from transom.kv.fork import begin_fork, copy_of, private_entries, share_pages
 from transom.kv.holding import Holding, Namespace, Offer, Pending, StartPoint
 from transom.kv.journal import Journal, Transaction
 from transom.kv.layout import CacheLayout, PrefixCaching
-from transom.kv.match import Hit, Share, found_again, holding_of, offer_of, start_options
+from transom.kv.match import Hit, Share, holding_of, match_again, offer_of, start_options
+from transom.kv.node import TOKEN_BYTES, as_key
 from transom.kv.page_table import PageTable
 from transom.kv.pins import Pins
 from transom.kv.pool import PagePool, as_pages, owner_of, present
 from transom.kv.publish import Publisher
-from transom.kv.radix_tree import TOKEN_BYTES, PrefixTree, as_key
+from transom.kv.radix_tree import RadixTree
 from transom.kv.snapshots import SnapshotKeeper
 from transom.kv.stats import CacheStats, Counters, component_stats
 from transom.steps import Discard, PageCopy
@@ -41,8 +49,9 @@ class HybridCache:
     """
 
     def __init__(self, layout: CacheLayout) -> None:
-        """Raises ConfigError, naming the minimum, if one request with the smallest chunk cannot run."""
+        """Raises ConfigError, naming the minimum, if not even one request can run token by token."""
         sizes.require_workable(layout)
+        # One journal for all parts, so that a transaction can roll all of them back together.
         journal = Journal()
         self.layout: Final = layout
         self.rules: Final = layout.rules()
@@ -56,16 +65,18 @@ class HybridCache:
         self._budget = Budget(layout.budget, layout.page_bytes, self._pools, journal)
         names = tuple(component.name for component in layout.components)
         self._log = EventLog(names, layout.page_size * TOKEN_BYTES, journal)
+        # Without a budget, pools do not compete for bytes, and every page counts the same.
         costs = layout.page_bytes or (1,) * len(self._pools)
-        self._tree = PrefixTree(self._pools, self.rules, layout.policy.policy, costs, self._log, journal)
+        self._tree = RadixTree(self._pools, self.rules, layout.policy.policy, costs, self._log, journal)
         self._pins = Pins(self._tree, self._log, layout.pin_tokens, journal)
         self._counters = Counters(len(self._pools), journal)
         self._holdings: list[Holding | None] = [None] * layout.rows
-        """By row; None where the row is free."""
+        """By row. A free row has no holding."""
         self._pending: tuple[Pending, ...] = ()
         self._epoch = 0
         self._journal = journal
-        self._cold = Offer(StartPoint(0, 0, 0), tuple([g.own(0) for g in self.rules]), (0,) * len(self.rules))
+        takes = tuple([rule.own(0) for rule in self.rules])
+        self._cold = Offer(StartPoint(0, 0, 0), takes, (0,) * len(self.rules))
         self._has_states = not all(rule.by_reference for rule in self.rules)
         self._snapshots = SnapshotKeeper(self._tree, self._tables, self.rules)
         self._publisher = Publisher(self._tree, self._tables, self.rules, self._counters)
@@ -79,7 +90,7 @@ class HybridCache:
 
     @property
     def page_tables(self) -> tuple[NDArray[np.int32], ...]:
-        """Per component, the array that kernels read: [rows, pages per row], 0 = none. Changed in place."""
+        """Per component, the array that kernels read: [rows, pages per row], 0 = no page. Not a copy."""
         return tuple([table.table for table in self._tables])
 
     @property
@@ -89,29 +100,29 @@ class HybridCache:
 
     @property
     def version(self) -> int:
-        """Grows whenever a page enters or leaves the tree, so that unchanged means that offers are too."""
+        """Changes whenever the tree gains or loses pages. While it stays the same, so do offers."""
         return self._log.next
 
     @property
     def available(self) -> Capacity:
-        """Capacity that can be allocated now: free pages, and unreferenced pages of the tree. Exact."""
+        """Capacity that can be allocated now, exactly: free pages, and unreferenced pages of the tree."""
         return self._budget.available
 
     def namespace(self, request: RequestId, salt: str) -> Namespace:
-        """The namespace of the current epoch."""
+        """The namespace of a new request, in the current epoch. Without prefix caching it is its own."""
         alone = self.layout.prefix_caching is PrefixCaching.OFF
         return Namespace(self._epoch, salt, request if alone else None)
 
     def offer(self, namespace: Namespace, tokens: Tokens) -> Offer:
-        """The way to begin that computes the fewest tokens, at least one; `cold()` if there is no other."""
+        """The offer that leaves the fewest tokens to compute, at least one. `cold()` if nothing is cached."""
         return next(self._offers(namespace, tokens, None))
 
     def offers(self, namespace: Namespace, tokens: Tokens, latest: int | None = None) -> tuple[Offer, ...]:
-        """All ways to begin, at the `latest` there; fewest tokens to compute first; `cold()` is the last."""
+        """All offers, fewest tokens to compute first; the last is `cold()`. Starts are at most `latest`."""
         return tuple(self._offers(namespace, tokens, latest))
 
     def cold(self) -> Offer:
-        """To begin at 0, which is always offered."""
+        """The offer to start at 0, which is always valid."""
         return self._cold
 
     def growth(self, held: Holding | StartPoint, end: int) -> PageCounts:
@@ -127,6 +138,8 @@ class HybridCache:
         freed = []
         for pool, table in zip(self._pools, self._tables, strict=True):
             entries = table.table[rows]
+            # A page that several of the holdings share is freed if they are all of its readers. Private pages
+            # have no references, so they always count.
             pages, readers = np.unique(entries[entries != 0], return_counts=True)
             freed.append(int(np.count_nonzero(pool.references(pages) <= readers)))
         return tuple(freed)
@@ -151,7 +164,7 @@ class HybridCache:
         )
 
     def stop(self, start: int, end: int) -> int:
-        """Where a span from `start` must stop, at most `end`, so that snapshots can be kept."""
+        """The furthest end, up to `end`, of a span from `start`: spans stop where a snapshot is kept."""
         assert start < end, (start, end)
         return min([rule.cut(start, end) for rule in self.rules])
 
@@ -175,40 +188,42 @@ class HybridCache:
         )
 
     def explain(self, namespace: Namespace, tokens: Tokens) -> Explanation:
-        """Why a request with `tokens` would begin where it would."""
+        """Explains how much of `tokens` is cached, and why not more."""
         key = as_key(tokens, max(0, len(tokens) - 1))
         return explain(self._tree, self.rules, self.layout.layers, self._log, namespace, key)
 
     def events(self, since: int) -> EventBatch:
-        """What was stored and removed, from event number `since` on."""
+        """Pages stored and removed, from event number `since` on."""
         return self._log.since(since)
 
     def pending_copies(self) -> tuple[PageCopy, ...]:
-        """To run, in order, before any kernel of the next step."""
+        """Copies to run, in order, before any kernel of the next step."""
         return tuple([pending.copy for pending in self._pending])
 
     def pending_discards(self) -> tuple[Discard, ...]:
-        """To give back to the system, after the copies and before any kernel of the next step."""
+        """Memory to return to the system, after the copies and before any kernel of the next step."""
         return self._budget.discards()
 
     # ---------------------------------------------------------------- transitions
 
     def transaction(self) -> Transaction:
-        """A block whose transitions happen wholly or, on an exception, not at all."""
+        """A block that rolls back all its transitions if it raises."""
         return self._journal.transaction()
 
     def admit(
         self, request: RequestId, namespace: Namespace, tokens: Tokens, offer: Offer, *, priority: int = 0
     ) -> Holding:
-        """A row, references to what is there, and a page for the one it begins within. Raises NoSpace.
+        """Takes a row, references the offered prefix, and allocates the page that `start` lies in, if any.
 
-        NoSpace names `rows` when none is free, and `prefix` when the tree no longer has what was offered.
+        Raises NoSpace, which names `rows` when all are taken, `prefix` when the tree no longer has the pages
+        of the offer, or a pool.
         """
         begin = offer.begin
         assert namespace.epoch == self._epoch, (namespace, self._epoch)
         assert begin.start < len(tokens) <= self.layout.context, (offer, len(tokens))
         assert begin.full_until < len(tokens), (offer, len(tokens))
-        hit = found_again(self._tree, self.rules, namespace, tokens, begin)
+        # The offer may be older than the last eviction, so the tree is searched again.
+        hit = match_again(self._tree, self.rules, namespace, tokens, begin)
         if hit is None:
             raise NoSpace("prefix", begin.full_until, 0)
         if None not in self._holdings:
@@ -221,21 +236,22 @@ class HybridCache:
         return holding
 
     def extend(self, holding: Holding, end: int) -> None:
-        """Pages up to `end` in every component, reclaimed where free ones are short. Raises NoSpace."""
+        """Allocates pages up to `end` in every component; evicts if free pages are short. Raises NoSpace."""
         self._require_live(holding)
         assert end <= self.layout.context, (end, self.layout.context)
         if end <= holding.allocated:
             return
         growth = self.growth(holding, end)
         with self._journal.transaction():
-            self._make_room(growth, holding.request)
+            # For all components together, before any of them allocates, because they may share a budget.
+            self._evict_for(growth, holding.request)
             for component, (rule, count) in enumerate(zip(self.rules, growth, strict=True)):
-                self._take(holding.row, component, holding.covered(rule), count)
+                self._allocate(holding.row, component, holding.covered(rule), count)
             self._budget.settle()
             self._journal.assign(holding, "allocated", end)
 
     def advance(self, holding: Holding, end: int) -> None:
-        """The runner has computed up to `end`."""
+        """The runner has computed the tokens up to `end`."""
         self._require_live(holding)
         assert holding.computed < end <= holding.allocated, (holding, end)
         for pending in self._pending:
@@ -243,20 +259,21 @@ class HybridCache:
         self._journal.assign_alone(holding, "computed", end)
 
     def truncate(self, holding: Holding, end: int) -> None:
-        """Gives back the pages beyond `end`, which is not before `computed`."""
+        """Frees the pages beyond `end`, which must be at least `computed`."""
         self._require_live(holding)
         assert holding.computed <= end <= holding.allocated, (holding, end)
         before = [holding.covered(rule) for rule in self.rules]
         with self._journal.transaction():
+            # First, because `covered` depends on it.
             self._journal.assign(holding, "allocated", end)
             for component, (rule, last) in enumerate(zip(self.rules, before, strict=True)):
-                self._return_private(holding, component, holding.covered(rule), last)
+                self._free_private(holding, component, holding.covered(rule), last)
 
     def publish(self, holding: Holding, tokens: Tokens) -> None:
-        """Gives the computed whole pages to the tree. `tokens` are the request's, at least the computed ones.
+        """Inserts the computed whole pages into the tree. `tokens`: at least the request's computed ones.
 
-        Never needs a page: a snapshot is kept if there is room for one. Afterwards the row names the tree's
-        pages wherever it has not slid. While a repair still reads inexact pages, nothing is given.
+        Never raises NoSpace: a snapshot is kept only if a page is available. Afterwards the row names pages
+        of the tree wherever it has not slid. While a repair still reads inexact pages, nothing is published.
         """
         self._require_live(holding)
         assert len(tokens) >= holding.computed, (len(tokens), holding)
@@ -267,20 +284,23 @@ class HybridCache:
         if holding.reads_inexact(keep):
             return
         with self._journal.transaction():
-            self._tree.clock.tick()  # what is stored now is used now
-            self._give_up_inexact(holding)
+            self._tree.clock.tick()  # new nodes count as used now
+            self._let_go_of_inexact(holding)
             key = as_key(tokens, whole * self.layout.page_size)
-            kept = self._make_room_for_snapshots(holding, key) if self._has_states else ()
+            # Before the path exists: evicting may change nodes that the path would name.
+            kept = self._evict_for_snapshots(holding, key) if self._has_states else ()
             path = self._publisher.publish(holding, key, whole)
             for component in kept:
                 self._add_pending(self._snapshots.keep(holding, path, component, key))
             self._budget.settle()
+            # Only pages that the request would resume from count as used: older windows may be evicted.
             self._tree.use(path, keep, hit=False, priority=holding.priority)
+            # Where the row has slid, the new end may have no page in any component.
             self._tree.trim(path.end)
             self._journal.assign(holding, "published", whole)
 
     def slide(self, holding: Holding) -> None:
-        """Gives back or unreferences what fell out of every later window."""
+        """Frees or unreferences pages that no later token of the request reads."""
         self._require_live(holding)
         keep = tuple([rule.first_entry(holding.computed) for rule in self.rules])
         if keep == holding.kept:
@@ -288,42 +308,47 @@ class HybridCache:
         with self._journal.transaction():
             for component, (old, new) in enumerate(zip(holding.kept, keep, strict=True)):
                 self._let_go(holding, component, old, max(old, new))
+            # `kept` may already be further: `_let_go_of_inexact` slides early.
             self._journal.assign(holding, "kept", tuple(map(max, holding.kept, keep)))
             self._purge_if_hidden(holding.namespace)
 
     def drop(self, holding: Holding) -> None:
-        """The row ends: private pages to the pool, references released. Not published: publish first."""
+        """Ends the holding: frees its private pages, releases its references. Does not publish."""
         self._require_live(holding)
         with self._journal.transaction():
             if self._pending:
                 self._end_copies([p for p in self._pending if p.holding is holding and p.snapshot_of is None])
-                self._journal.assign(self, "_pending", self._snapshots.left_by(holding, self._pending))
+                # A snapshot that is not copied yet is kept all the same: the row's own page takes its place.
+                self._journal.assign(self, "_pending", self._snapshots.keep_own_pages(holding, self._pending))
             for component, rule in enumerate(self.rules):
                 self._let_go(holding, component, holding.kept[component], holding.covered(rule))
             self._seat(holding.row, None)
             self._purge_if_hidden(holding.namespace)
-            self._tree.unpark()
+            # Slides end references too, but come with every step. Skipped nodes are looked at again when a
+            # request ends, or when no other candidate is left.
+            self._tree.end_skips()
 
     def fork(self, holding: Holding, request: RequestId, tokens: Tokens) -> Holding:
-        """A second holding where `holding` stands: whole pages shared, the rest copied. Raises NoSpace.
+        """A second holding at the position of `holding`: whole pages are shared, the rest is copied.
 
-        `tokens` are those computed, at least. What the copies read must not change before they have run. A
-        snapshot of `holding` may still be in the making: that reads its state, as the child's copy does.
+        `tokens`: at least the computed ones. Raises NoSpace. `holding` must not compute before the copies
+        have run, as they read its pages. A pending snapshot of `holding` may wait: it only reads, too.
         """
         self._require_live(holding)
         assert not any(p.holding is holding and p.snapshot_of is None for p in self._pending), self._pending
         if None not in self._holdings:
             raise NoSpace("rows", 1, 0)
         with self._journal.transaction():
+            # What is published is shared, and need not be copied.
             self.publish(holding, tokens)
             child = begin_fork(holding, request, self._holdings.index(None), len(tokens))
             self._seat(child.row, child)
-            share(self._tables, self._pools, self.rules, holding, child)
+            share_pages(self._tables, self._pools, self.rules, holding, child)
             own = private_entries(self._tables, self.rules, holding)
-            self._make_room([len(entries) for entries in own], request)
+            self._evict_for([len(entries) for entries in own], request)
             for component, entries in enumerate(own):
                 for entry in entries:
-                    self._take(child.row, component, entry, 1)
+                    self._allocate(child.row, component, entry, 1)
                     table, rule = self._tables[component], self.rules[component]
                     copy = copy_of(table, rule, component, holding, child, entry)
                     self._add_pending(Pending(child, copy, pin=0, reads=holding))
@@ -331,15 +356,15 @@ class HybridCache:
         return child
 
     def pin(self, namespace: Namespace, tokens: Tokens, steps: int) -> int:
-        """What is cached of `tokens` gives its pages last, for `steps` steps. Returns how many tokens.
+        """Pins the cached prefix of `tokens`: evicted last for `steps` steps. Returns its tokens.
 
-        Order only: no page is held. Raises NoSpace (`pins`) beyond `layout.pin_tokens`.
+        Changes the order of evictions and holds no page. Raises NoSpace (`pins`) beyond `layout.pin_tokens`.
         """
         with self._journal.transaction():
             return self._pins.add(namespace, as_key(tokens, len(tokens)), steps)
 
     def copies_done(self) -> None:
-        """A step has been computed: its copies and discards have run, and what copies read is released."""
+        """A step has been computed, its copies and discards included: releases the pages that copies read."""
         with self._journal.transaction():
             self._journal.assign(self._log, "step", self._log.step + 1)
             self._pins.expire()
@@ -347,22 +372,25 @@ class HybridCache:
             done = self._pending
             self._end_copies(list(done))
             assert not self._pending, self._pending
+            # A flush keeps the sources of copies. If it came before the copies ran, they go now.
             for namespace in {pending.holding.namespace for pending in done}:
                 self._purge_if_hidden(namespace)
 
     def copies_failed(self) -> frozenset[RequestId]:
-        """A step failed, so snapshots in the making are gone. Returns those whose copies may not have run."""
+        """A step failed: withdraws pending snapshots. Returns the requests that may lack their copies."""
         readers = [pending for pending in self._pending if pending.snapshot_of is None]
         with self._journal.transaction():
+            # Copies for hits and forks may have run or not, so the caller must end their requests. Snapshots
+            # may be written or not, so no request may hit them.
             self._end_copies(readers)
             self._snapshots.withdraw(self._pending)
             self.copies_done()
         return frozenset([pending.holding.request for pending in readers])
 
     def flush(self) -> None:
-        """A new epoch: nothing cached is found any more; running requests go on.
+        """Starts a new epoch: no request hits pages cached so far. Running requests continue.
 
-        They publish under the root they began with, whose pages are given back as their references end.
+        They publish in the namespace of the old epoch. Its pages are freed as references end.
         """
         with self._journal.transaction():
             self._journal.assign(self, "_epoch", self._epoch + 1)
@@ -381,73 +409,76 @@ class HybridCache:
         yield self._cold
 
     def _begin(self, holding: Holding, hit: Hit, shares: list[Share]) -> None:
-        """References first, then pages: what is referenced cannot be reclaimed for what is taken."""
+        """Seats the holding and references the hit, then allocates, so that no page of the hit is evicted."""
         self._tree.clock.tick()
         self._seat(holding.row, holding)
-        for pool, rows, found in zip(self._pools, self._tables, shares, strict=True):
-            if len(found.pages):
-                pool.reference(present(found.pages))
-                rows.write(holding.row, found.kept, found.pages)
+        for pool, table, share in zip(self._pools, self._tables, shares, strict=True):
+            if len(share.pages):
+                # Holes before the first page that the request reads stay holes in its row.
+                pool.reference(present(share.pages))
+                table.write(holding.row, share.kept, share.pages)
         self._tree.use(hit.path, holding.keeps(self.rules), hit=True, priority=holding.priority)
-        takes = [found.takes for found in shares]
+        takes = [share.takes for share in shares]
         if any(takes):
-            self._take_own(holding, shares, takes)
-        self._counters.admit(hit.begin, len([found for found in shares if found.source]))
+            self._allocate_own(holding, shares, takes)
+        self._counters.admit(hit.begin, len([share for share in shares if share.source]))
 
-    def _take_own(self, holding: Holding, shares: list[Share], takes: list[int]) -> None:
-        """Pages of its own: for the page that `start` lies in, and for a state; copied from their sources."""
-        for pool, found in zip(self._pools, shares, strict=True):
-            if found.source:
-                pool.reference(as_pages([found.source]))
-        self._make_room(takes, holding.request)
-        for component, (rule, found) in enumerate(zip(self.rules, shares, strict=True)):
-            if not found.takes:
+    def _allocate_own(self, holding: Holding, shares: list[Share], takes: list[int]) -> None:
+        """Allocates the pages that are private from the start and notes the copies into them."""
+        # Sources stay referenced until the copies have run: `Pending.pin`.
+        for pool, share in zip(self._pools, shares, strict=True):
+            if share.source:
+                pool.reference(as_pages([share.source]))
+        self._evict_for(takes, holding.request)
+        for component, (rule, share) in enumerate(zip(self.rules, shares, strict=True)):
+            if not share.takes:
                 continue
             entry = rule.shared(holding.published)
-            self._take(holding.row, component, entry, 1)
-            if found.source:
+            self._allocate(holding.row, component, entry, 1)
+            if share.source:
                 target = int(self._tables[component].table[holding.row, entry])
-                copy = PageCopy(component, found.source, target, rule.copied(holding.start))
-                self._add_pending(Pending(holding, copy, pin=found.source))
+                copy = PageCopy(component, share.source, target, rule.copied(holding.start))
+                self._add_pending(Pending(holding, copy, pin=share.source))
         self._budget.settle()
 
     # ---------------------------------------------------------------- pages of a row
 
-    def _make_room(self, need: Sequence[int], request: RequestId) -> None:
-        """`need` pages of each component can be taken then. Raises NoSpace."""
+    def _evict_for(self, need: Sequence[int], request: RequestId) -> None:
+        """Evicts until `need` pages of each component can be allocated. Raises NoSpace."""
         assert len(need) == len(self._pools), need
-        self._log.request = request
-        make_room(self._tree, self._budget, self._counters, need)
+        self._log.request = request  # evictions are recorded as made for this request
+        evict_for(self._tree, self._budget, self._counters, need)
         self._forget_lost_snapshots()
 
-    def _take(self, row: int, component: int, first: int, count: int) -> None:
-        """`count` free pages for entries from `first` on."""
+    def _allocate(self, row: int, component: int, first: int, count: int) -> None:
+        """Allocates `count` pages for the entries from `first` on. They must be free."""
         assert first >= 0 and count >= 0, (row, component, first, count)
         if not count:
             return
-        self._tables[component].write(row, first, self._pools[component].take(count, owner_of(row)))
+        self._tables[component].write(row, first, self._pools[component].allocate(count, owner_of(row)))
 
     def _let_go(self, holding: Holding, component: int, start: int, end: int) -> None:
-        """Entries [start, end) end: what is the tree's is unreferenced, what is private goes back."""
+        """Clears entries [start, end): unreferences pages of the tree, frees private ones."""
+        # Entries before `middle` name pages of the tree, later ones private pages.
         middle = min(holding.shared(self.rules[component]), end)
         if start < middle:
-            named = self._tables[component].clear(holding.row, start, middle)
-            self._pools[component].unreference(named)
+            pages = self._tables[component].clear(holding.row, start, middle)
+            self._pools[component].unreference(pages)
             start = middle
-        self._return_private(holding, component, start, end)
+        self._free_private(holding, component, start, end)
 
-    def _return_private(self, holding: Holding, component: int, start: int, end: int) -> None:
+    def _free_private(self, holding: Holding, component: int, start: int, end: int) -> None:
         if start >= end:
             return
         assert start >= holding.shared(self.rules[component]), (holding, start, end)
-        named = self._tables[component].clear(holding.row, start, end)
-        self._pools[component].give(named, owner_of(holding.row))
+        pages = self._tables[component].clear(holding.row, start, end)
+        self._pools[component].free_private(pages, owner_of(holding.row))
 
-    def _give_up_inexact(self, holding: Holding) -> None:
-        """Two kinds of page must not get into the tree. They have slid by now, or may.
+    def _let_go_of_inexact(self, holding: Holding) -> None:
+        """Lets go of pages that must not get into the tree. All windows have passed them, so they may slide.
 
-        What a repair computed before windows are exact; and a page begun in its middle with nothing to copy
-        its beginning from, which a component has that needed nothing at `start`.
+        There are two kinds: pages that a repair computed before windows are exact; and a page begun in its
+        middle without a source for its first tokens, in a component that needed nothing at `start`.
         """
         if any(map(lt, holding.kept, holding.exact)):
             keep = tuple(map(max, holding.kept, holding.exact))
@@ -457,16 +488,20 @@ class HybridCache:
 
     # ---------------------------------------------------------------- snapshots
 
-    def _make_room_for_snapshots(self, holding: Holding, key: bytes) -> list[int]:
-        """Components that keep a snapshot now: there is none, it may be hit, and a page is to be had."""
+    def _evict_for_snapshots(self, holding: Holding, key: bytes) -> list[int]:
+        """The components that keep a snapshot now, with a free page for each.
+
+        A component keeps one if it has none there yet, the namespace can be hit, and a page is available.
+        """
         if self._is_hidden(holding.namespace) or not (wanted := self._snapshots.wanted(holding, key)):
             return []
         need = [0] * len(self._pools)
         for component in wanted:
             need[component] = 1
+            # One by one: under a budget, components compete for the same bytes.
             if not self.available.covers(need):
                 need[component] = 0
-        self._make_room(need, holding.request)
+        self._evict_for(need, holding.request)
         return [component for component, count in enumerate(need) if count]
 
     # ---------------------------------------------------------------- primitives
@@ -476,27 +511,29 @@ class HybridCache:
         self._journal.assign(self, "_pending", (*self._pending, pending))
 
     def _is_hidden(self, namespace: Namespace) -> bool:
-        """Whether no request to come can hit what lies there."""
+        """Whether no future request can hit pages of `namespace`."""
         return namespace.private is not None or namespace.epoch != self._epoch
 
     def _seat(self, row: int, holding: Holding | None) -> None:
+        """Gives the row to `holding`, or frees it."""
         before = self._holdings[row]
         assert (before is None) != (holding is None), (row, holding, before)
         self._journal.log(self._holdings.__setitem__, row, before)
         self._holdings[row] = holding
 
     def _end_copies(self, ended: list[Pending]) -> None:
-        """One source at a time: two admissions may copy from the same page."""
+        """Forgets the copies and releases the pages that they referenced."""
         if not ended:
             return
         for pending in ended:
             assert pending in self._pending, (pending, self._pending)
+            # One by one: two admissions may copy from the same page, and a pool takes distinct pages only.
             if pending.pin:
                 self._pools[pending.copy.component].unreference(as_pages([pending.pin]))
         self._journal.assign(self, "_pending", tuple(p for p in self._pending if p not in ended))
 
     def _purge_if_hidden(self, namespace: Namespace) -> None:
-        """Nothing will hit a retired or private root again: what nobody reads there goes at once."""
+        """Frees unreferenced pages of a namespace that no request can hit, at once and not by eviction."""
         if not self._is_hidden(namespace):
             return
         root = self._tree.roots.get(namespace)
@@ -505,9 +542,9 @@ class HybridCache:
             self._forget_lost_snapshots()
 
     def _forget_lost_snapshots(self) -> None:
-        """After pages were reclaimed: nothing is copied into those."""
+        """Forgets pending snapshots if their page has been evicted. Call after every eviction."""
         if any(pending.snapshot_of is not None for pending in self._pending):
-            self._journal.assign(self, "_pending", self._snapshots.written(self._pending))
+            self._journal.assign(self, "_pending", self._snapshots.without_evicted(self._pending))
 
     def _require_live(self, holding: Holding) -> None:
         assert self._holdings[holding.row] is holding, (holding, self._holdings[holding.row])

@@ -1,4 +1,8 @@
-"""Kinds of KV memory, each defined by one function: what must be resident to compute a token."""
+"""Kinds of KV memory (full, window, chunked, state), each defined by the positions that a token reads.
+
+`needed(end)` is the whole definition. Hits, sliding, eviction and admission are derived from it in
+`page_rules`, so a new kind of attention is a new class here and nothing else.
+"""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -23,7 +27,7 @@ Need = From | Snapshot
 
 
 class ComponentSpec(Protocol):
-    """A kind of memory, defined by what must be resident to compute the token at position `end`."""
+    """A kind of memory. `needed(end)`: what must be resident to compute the token at position `end`."""
 
     @property
     def name(self) -> str: ...
@@ -33,13 +37,13 @@ class ComponentSpec(Protocol):
     def needed(self, end: int) -> Need: ...
 
     def cuts(self, start: int, end: int) -> Sequence[int]:
-        """Positions in `(start, end]`, ascending, where a span must stop so that a snapshot can be kept."""
+        """Positions in `(start, end]`, ascending, at which snapshots are kept. Spans stop there."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class Full:
-    """Full attention: everything before."""
+    """Full attention: a query reads all keys before it."""
 
     name: str = "full"
 
@@ -69,7 +73,10 @@ class Window:
 
 @dataclass(frozen=True, slots=True)
 class Chunked:
-    """Chunked attention (Llama 4): a query reads the keys of its own chunk of `chunk` positions."""
+    """Chunked attention (Llama 4): a query reads the keys of its own chunk of `chunk` positions.
+
+    No model family uses it yet. Tests do: a chunk's first token reads nothing, so a hit may end at a hole.
+    """
 
     chunk: int
     name: str = "chunked"
@@ -86,7 +93,10 @@ class Chunked:
 
 @dataclass(frozen=True, slots=True)
 class State:
-    """A recurrent state: a request's own changes with every token; snapshots are kept each `every` tokens."""
+    """A recurrent state, as in Mamba: it changes with every token; a snapshot is kept every `every` tokens.
+
+    No model family uses it yet.
+    """
 
     every: int = 256
     name: str = "state"

@@ -1,7 +1,11 @@
-"""What became resident and what ceased to be: one append-only stream, bounded in memory.
+"""Cache events: one append-only stream of pages stored and removed, bounded in memory.
 
-Recording keeps the keys of the path, which are shared and never change; digests are made when somebody reads.
-Prefixes that nobody can hit, of an earlier epoch or of one request alone, are not told.
+`explain` reads it. It is also meant for a cache-aware router in front of several servers, which can follow
+the stream to know the contents of each of them; no endpoint serves it yet.
+
+Recording is part of every publication and eviction, so it must be cheap: a record keeps the keys of the path,
+which are shared and never change, and digests are computed when the stream is read. Prefixes that no request
+can hit (of an earlier epoch, or private to one request) are not recorded.
 """
 
 from collections import deque
@@ -16,23 +20,23 @@ from transom.kv.journal import Journal
 from transom.values import RequestId
 
 RECORDS_KEPT = 4096
-"""Runs of pages. A reader that falls behind further learns that it missed some."""
+"""Records, each a run of pages. A reader that falls further behind learns how many events it missed."""
 
 DIGEST_BYTES = 16
 
 
-class What(StrEnum):
+class EventKind(StrEnum):
     STORED = "stored"
     REMOVED = "removed"
     CLEARED = "cleared"
-    """All components, all prefixes: nothing told before is resident any more."""
+    """A flush: no page of an earlier event is resident any more, in any component."""
 
 
 @dataclass(frozen=True, slots=True)
 class CacheEvent:
-    """One page: positions [start, end) of `component`, after exactly the tokens that `digest` stands for.
+    """One page: positions [start, end) of `component`, in a prefix of `end` tokens with this `digest`.
 
-    A snapshot is told as the page it is the state after.
+    A snapshot counts as the page that ends where its state was taken.
     """
 
     sequence: int
@@ -40,12 +44,16 @@ class CacheEvent:
     digest: bytes
     start: int
     end: int
-    what: What
+    kind: EventKind
 
 
 @dataclass(frozen=True, slots=True)
 class EventBatch:
-    """`missed` events before these are gone. Ask for `next` next time."""
+    """Events from the requested number on.
+
+    missed events that were requested and are no longer kept
+    next   the number to request next time
+    """
 
     events: tuple[CacheEvent, ...]
     missed: int
@@ -53,14 +61,19 @@ class EventBatch:
 
 
 Stretch = tuple[int, Namespace, tuple[bytes, ...], bytes, Sequence[int]]
-"""Component, namespace, above, key, pages, as in Record."""
+"""Component, namespace, above, key, pages: the fields of a Record."""
 
 
 class Record(NamedTuple):
-    """Pages of one run that ends with `key`; `above` are the keys before, `pages` by index from the root."""
+    """Pages of one node, with consecutive event numbers from `sequence` on.
+
+    above, key tokens before the node, as the keys of the nodes above, and its own
+    pages      page indices from the root
+    request    for a removal: the request that needed the pages, if one did
+    """
 
     sequence: int
-    what: What
+    kind: EventKind
     component: int
     namespace: Namespace | None
     above: tuple[bytes, ...]
@@ -68,19 +81,18 @@ class Record(NamedTuple):
     pages: Sequence[int]
     step: int
     request: RequestId | None
-    """For whom it was removed, if for anybody."""
 
     def prefix(self) -> bytes:
         return b"".join((*self.above, self.key))
 
 
 def prefix_digest(salt: str, prefix: bytes) -> bytes:
-    """Of all tokens of a prefix, int32 little-endian, in the tenant's own space."""
+    """The digest of a prefix: int32 little-endian tokens, keyed by the tenant's salt."""
     return blake2b(prefix, digest_size=DIGEST_BYTES, key=salt.encode()[:64]).digest()
 
 
 class EventLog:
-    """Owns the records. Mutable; what is undone is not told."""
+    """Owns the records. Mutable; a rollback takes its records back."""
 
     __slots__ = ("_journal", "_names", "_page_bytes", "_records", "epoch", "next", "request", "step")
 
@@ -90,7 +102,7 @@ class EventLog:
         self.step = 0
         """Steps computed so far."""
         self.request: RequestId | None = None
-        """Whom pages are taken for just now."""
+        """The request that pages are being allocated for."""
         self._names = names
         self._page_bytes = page_bytes
         self._records: deque[Record] = deque(maxlen=RECORDS_KEPT)
@@ -103,55 +115,64 @@ class EventLog:
         assert 0 <= sequence <= self.next, (sequence, self.next)
         oldest = self._records[0].sequence if self._records else self.next
         events = [
-            event for record in self._records for event in self._told(record) if event.sequence >= sequence
+            event
+            for record in self._records
+            for event in self._events_of(record)
+            if event.sequence >= sequence
         ]
         return EventBatch(tuple(events), max(0, oldest - sequence), self.next)
 
     def last_removal(self, component: int, namespace: Namespace, prefix: bytes) -> Record | None:
-        """The latest removal of the page that `prefix` ends with, if it is remembered."""
+        """The latest kept removal of the page that `prefix` ends with, if one is kept."""
         assert prefix and len(prefix) % self._page_bytes == 0, len(prefix)
         page = len(prefix) // self._page_bytes - 1
         for record in reversed(self._records):
-            if record.what is What.CLEARED:
+            if record.kind is EventKind.CLEARED:
                 return None
-            told = (record.what, record.component, record.namespace) == (What.REMOVED, component, namespace)
-            if told and page in record.pages and record.prefix().startswith(prefix):
+            removed = (record.kind, record.component, record.namespace) == (
+                EventKind.REMOVED,
+                component,
+                namespace,
+            )
+            if removed and page in record.pages and record.prefix().startswith(prefix):
                 return record
         return None
 
-    def _told(self, record: Record) -> Iterator[CacheEvent]:
+    def _events_of(self, record: Record) -> Iterator[CacheEvent]:
         if record.namespace is None:
-            yield CacheEvent(record.sequence, "", b"", 0, 0, record.what)
+            yield CacheEvent(record.sequence, "", b"", 0, 0, record.kind)
             return
         prefix, size = record.prefix(), self._page_bytes
         for number, page in enumerate(record.pages):
             end = (page + 1) * size
             digest = prefix_digest(record.namespace.salt, prefix[:end])
             name = self._names[record.component]
-            yield CacheEvent(record.sequence + number, name, digest, page * size // 4, end // 4, record.what)
+            yield CacheEvent(record.sequence + number, name, digest, page * size // 4, end // 4, record.kind)
 
     # ---------------------------------------------------------------- transitions
 
-    def record(self, what: What, stretches: Sequence[Stretch]) -> None:
-        """Pages of these were stored or removed, in turn. Kept: never to be written to."""
-        assert what is not What.CLEARED, stretches
-        request, sequence, step = self.request if what is What.REMOVED else None, self.next, self.step
+    def record(self, kind: EventKind, stretches: Sequence[Stretch]) -> None:
+        """Appends that pages were stored or removed. The stretches are kept: never change them afterwards."""
+        assert kind is not EventKind.CLEARED, stretches
+        request, sequence, step = self.request if kind is EventKind.REMOVED else None, self.next, self.step
+        # Rollback drops records by number. What the bounded deque has lost meanwhile is not restored: readers
+        # learn that they missed events, as they do when they fall behind.
         self._journal.log(self._forget, sequence)
         for component, namespace, above, key, pages in stretches:
             if namespace.epoch != self.epoch or namespace.private is not None:
                 continue
-            assert pages, (what, namespace, key)
+            assert pages, (kind, namespace, key)
             self._records.append(
-                Record(sequence, what, component, namespace, above, key, pages, step, request)
+                Record(sequence, kind, component, namespace, above, key, pages, step, request)
             )
             sequence += len(pages)
         self.next = sequence
 
     def clear(self, epoch: int) -> None:
-        """A new epoch: what was told before is gone."""
+        """A new epoch: all pages recorded before are gone."""
         assert epoch > self.epoch, (epoch, self.epoch)
         self._journal.log(self._forget, self.next)
-        self._records.append(Record(self.next, What.CLEARED, 0, None, (), b"", (), self.step, None))
+        self._records.append(Record(self.next, EventKind.CLEARED, 0, None, (), b"", (), self.step, None))
         self.next += 1
         self._journal.assign(self, "epoch", epoch)
 

@@ -1,4 +1,4 @@
-"""What a cached page is worth to each eviction policy."""
+"""Eviction policies: which cached pages are evicted first (`--cache-policy`)."""
 
 from enum import StrEnum
 from math import log2
@@ -6,16 +6,17 @@ from typing import Generic, NamedTuple, Protocol, TypeVar
 
 Item = TypeVar("Item")
 
-RANK_USELESS, RANK_USEFUL, RANK_PINNED = 0, 1, 2
-"""What no live boundary needs; the rest; what a user has pinned."""
+RANK_UNNEEDED, RANK_NEEDED, RANK_PINNED = 0, 1, 2
+"""Pages that no boundary needs are evicted first; then pages that a boundary needs; then pinned pages."""
 
 
 class Price(NamedTuple):
-    """What giving would cost: `tokens` to compute again, for `bytes`, at least 1. Rank goes before price.
+    """The cost of evicting a candidate: `tokens` to recompute, for `bytes` (at least 1) of memory freed.
 
-    island  the first page that the end, a boundary to be hit again, has use for
-    parted  whether requests have parted at the end
-    whole   whether half of it would be of no use
+    rank     compared before the policy's priority, see RANK_UNNEEDED
+    island   index of the first page that a hit at the node's end reads; pages before it are unneeded
+    branched whether different requests continued differently after the node's end
+    whole    whether a part of the pages is useless without the rest, so that all are evicted together
     """
 
     rank: int
@@ -25,89 +26,116 @@ class Price(NamedTuple):
     branched: bool = False
     whole: bool = False
 
-    def useful(self, gone: int) -> "Price":
-        """Once `gone` bytes are given, and nothing is left that no boundary needs."""
-        assert 0 <= gone < self.bytes, (self, gone)
-        return Price(RANK_USEFUL, self.tokens, self.bytes - gone, self.island, self.branched, self.whole)
+    def without_unneeded(self, evicted: int) -> "Price":
+        """The price after the last unneeded pages, `evicted` bytes, have left."""
+        assert 0 <= evicted < self.bytes, (self, evicted)
+        # Not `_replace`, which is slower: this runs for every node of a batch.
+        return Price(RANK_NEEDED, self.tokens, self.bytes - evicted, self.island, self.branched, self.whole)
 
 
 class Candidate(Generic[Item]):
-    """A place in one order. Mutable, owned by its order.
+    """The entry of one item, a tree node, in one eviction queue. Mutable, owned by the queue.
 
-    last  when it was used; uses: by how many requests; born: when it came; base: inflation when last used
-    price what giving would cost, if whoever says so has noted it here; whatever changes it makes it None
+    queued    whether the queue may return it
+    skipped   whether it is passed over, because rows read all of its pages
+    last_used clock time of the last use; `created`: serial number of the first entry
+    uses      number of requests that hit it
+    base      inflation at the last use, see `LeastValuable`
+    serial    breaks ties between equal keys; 0 before the first entry
+    price     cached price, if it is still valid
+    request_priority
+              the highest priority among the requests that used it
     """
 
-    __slots__ = ("base", "born", "item", "last", "listed", "parked", "price", "priority", "serial", "uses")
+    __slots__ = (
+        "base",
+        "created",
+        "item",
+        "last_used",
+        "price",
+        "queued",
+        "request_priority",
+        "serial",
+        "skipped",
+        "uses",
+    )
 
     def __init__(self, item: Item) -> None:
         self.item = item
-        self.listed = False
-        self.parked = False
-        self.last = self.born = self.serial = self.uses = self.priority = 0
+        self.queued = False
+        self.skipped = False
+        self.last_used = self.created = self.serial = self.uses = self.request_priority = 0
         self.base = 0.0
         self.price: Price | None = None
 
 
 class Policy(Protocol):
-    """What a link is worth among those of equal rank; the least goes first."""
+    """Orders the candidates of one rank."""
 
     @property
     def knows_boundaries(self) -> bool:
-        """Whether what no boundary needs goes first, the oldest first, and what one needs goes as a whole."""
+        """Whether unneeded pages are evicted first (oldest first), and the pages of a boundary as a whole."""
         ...
 
-    def worth(self, link: Candidate[Item], price: Price) -> tuple[float, float]: ...
+    def priority(self, candidate: Candidate[Item], price: Price) -> tuple[float, float]:
+        """The lowest is evicted first."""
+        ...
 
 
 class LeastRecentlyUsed:
     knows_boundaries = False
 
-    def worth(self, link: Candidate[Item], price: Price) -> tuple[float, float]:
-        return (link.last, 0)
+    def priority(self, candidate: Candidate[Item], price: Price) -> tuple[float, float]:
+        return (candidate.last_used, 0)
 
 
 class LeastFrequentlyUsed:
     knows_boundaries = False
 
-    def worth(self, link: Candidate[Item], price: Price) -> tuple[float, float]:
-        return (link.uses, link.last)
+    def priority(self, candidate: Candidate[Item], price: Price) -> tuple[float, float]:
+        return (candidate.uses, candidate.last_used)
 
 
 class FirstIn:
     knows_boundaries = False
 
-    def worth(self, link: Candidate[Item], price: Price) -> tuple[float, float]:
-        return (link.born, 0)
+    def priority(self, candidate: Candidate[Item], price: Price) -> tuple[float, float]:
+        return (candidate.created, 0)
 
 
 class LeastImportant:
-    """By the highest priority among the requests that used it."""
+    """By the highest priority among the requests that used the pages, then by recency."""
 
     knows_boundaries = False
 
-    def worth(self, link: Candidate[Item], price: Price) -> tuple[float, float]:
-        return (link.priority, link.last)
+    def priority(self, candidate: Candidate[Item], price: Price) -> tuple[float, float]:
+        return (candidate.request_priority, candidate.last_used)
 
 
 class LeastValuable:
-    """Chance of reuse x tokens saved / bytes.
+    """Value = estimated chance of reuse x tokens saved / bytes.
 
-    Where requests parted, chance grows with those that passed; a turn that went on has been used, once. It
-    fades as others give: value starts from that of the last that gave when it was used
-    (GreedyDual-Size-Frequency: Cherkasova, HP Labs 1998). Among equals that go as a whole the newest goes:
-    where more conversations take turns than there is room for, some are found each time; by age, none.
+    The chance grows with the number of uses only where requests branched. Elsewhere a conversation continues
+    once, so one use says nothing about the next.
+
+    Value ages as in GreedyDual-Size-Frequency (Cherkasova, HP Labs 1998): it starts from `base`, the value of
+    the last eviction at the time of the last use. Later uses start higher, so an old value is overtaken.
+
+    Among equal values the oldest is evicted, except that candidates evicted as a whole go newest first. When
+    more conversations take turns than fit, newest first still hits some of them. Oldest first evicts each one
+    shortly before its turn and never hits.
     """
 
     knows_boundaries = True
 
-    def worth(self, link: Candidate[Item], price: Price) -> tuple[float, float]:
-        chance = log2(1 + link.uses) if price.branched else 1.0
-        return (link.base + chance * price.tokens / price.bytes, -link.last if price.whole else link.last)
+    def priority(self, candidate: Candidate[Item], price: Price) -> tuple[float, float]:
+        chance = log2(1 + candidate.uses) if price.branched else 1.0
+        value = candidate.base + chance * price.tokens / price.bytes
+        return (value, -candidate.last_used if price.whole else candidate.last_used)
 
 
 class CachePolicy(StrEnum):
-    """`--cache-policy`."""
+    """Values of `--cache-policy`."""
 
     VALUE = "value"
     LRU = "lru"

@@ -1,8 +1,20 @@
-"""In which order nodes give their pages: one queue, and policies that say what a place in it is worth.
+"""The eviction queue: which tree node loses pages next.
 
-Keys are compared as tuples: first what is given before anything else (rank), then what the policy says. The
-queue holds lower bounds: whoever comes up with an outdated key goes back with the right one, so being used
-costs no operation on it. Whatever can lower a key pushes it anew.
+One queue orders the candidates of one component, by key, lowest first. A key is (rank, *policy priority).
+
+The queue is lazy. It holds entries, and a candidate may have several. The invariant: every queued candidate
+that is not skipped has at least one entry with a key at or below the candidate's present key. So the first
+entry bounds all keys from below, and everything else follows:
+
+- A use raises keys, so it leaves the queue alone. `victim` compares the first entry with the candidate's
+  present key and, if the key has risen, reinserts the candidate with it. Only candidates that reach the front
+  cost something; the pages that are in use all the time do not.
+- A change that may lower a key inserts another entry: `requeue` with the new key, `invalidate` with the
+  lowest key of all when the new one cannot be computed yet.
+- Removing and skipping leave the entries where they are. `victim` drops them when they reach the front. When
+  entries outnumber candidates four to one, the queue is rebuilt.
+- A rollback restores candidates, not entries, and inserts lower bounds. The victims are the same as if the
+  transaction had never run, because they depend on present keys only.
 """
 
 from collections import deque
@@ -13,25 +25,33 @@ from math import inf
 from operator import itemgetter
 from typing import Generic
 
-from transom.kv.eviction_policy import RANK_USEFUL, RANK_USELESS, Candidate, Item, Policy, Price
+from transom.kv.eviction_policy import RANK_NEEDED, RANK_UNNEEDED, Candidate, Item, Policy, Price
 from transom.kv.journal import Journal
 
 Key = tuple[int, float, float]
+"""Rank, then the policy's priority."""
 
+LOWEST: Key = (-1, 0.0, 0.0)
+"""Below every key."""
 
-LEAST: Key = (-1, 0.0, 0.0)
-"""Before any."""
-
-USEFUL: Key = (RANK_USEFUL, -inf, -inf)
-"""After all that is useless, before the rest."""
+LOWEST_NEEDED: Key = (RANK_NEEDED, -inf, -inf)
+"""Above every key of rank RANK_UNNEEDED, below every other key."""
 
 
 Entry = tuple[int, float, float, int, int, Candidate[Item]]
-"""A key, a serial number, a number of its own, so that links are never compared."""
+"""A key, the candidate's serial number, the entry's own number, the candidate.
+
+Flat, because comparing nested tuples takes longer. The numbers are unique, so candidates are never compared.
+"""
 
 
 class Clock:
-    """Owns what all orders of a cache count with. Mutable: `now` in uses, `inflation` in value."""
+    """Owns the counters that all queues of a cache share. Mutable.
+
+    now       time in uses
+    inflation value of the most valuable eviction so far, see `LeastValuable`
+    serial    last serial number
+    """
 
     __slots__ = ("_journal", "inflation", "now", "serial")
 
@@ -46,12 +66,12 @@ class Clock:
         self.now += 1
         return self.now
 
-    def draw(self) -> int:
-        """A serial number, to tell equals apart. Not logged: who draws it logs what calls `undraw`."""
+    def next_serial(self) -> int:
+        """Not logged: the caller logs an inverse that calls `return_serial`, and saves an entry."""
         self.serial += 1
         return self.serial
 
-    def undraw(self) -> None:
+    def return_serial(self) -> None:
         assert self.serial > 0, self.serial
         self.serial -= 1
 
@@ -65,217 +85,241 @@ class Clock:
 
 
 class EvictionQueue(Generic[Item]):
-    """Owns the queue of one order. Mutable; undone exactly, but for outdated entries.
+    """Owns the entries of one queue. Mutable. A rollback restores the order of candidates exactly.
 
-    What is useless mostly comes in the order of its use: an entry greater than the last such needs no heap.
+    Entries lie in two places; the first entry is the lower of the two first ones. `_ascending` takes
+    unneeded pages. Their key is the time of use, so they mostly arrive in ascending order. Appending is O(1)
+    there, and `unneeded` can read several victims in turn, which a heap does not allow. `_heap` has the rest.
     """
 
     __slots__ = (
         "_ascending",
+        "_entry_numbers",
         "_heap",
         "_journal",
-        "_listed",
-        "_parked",
         "_policy",
         "_price",
-        "_pushed",
-        "asked",
+        "_queued_count",
+        "_skipped",
         "clock",
+        "victim_key",
     )
 
     def __init__(
         self, policy: Policy, price: Callable[[Item], Price], clock: Clock, journal: Journal
     ) -> None:
         self.clock = clock
-        self.asked: Key = (0, 0.0, 0.0)
+        self.victim_key: Key = (0, 0.0, 0.0)
         """The key that the last victim had."""
         self._policy = policy
         self._price = price
         self._ascending: deque[Entry[Item]] = deque()
         self._heap: list[Entry[Item]] = []
-        self._pushed = count()
-        self._listed = 0
-        self._parked: dict[int, Candidate[Item]] = {}
+        self._entry_numbers = count()
+        self._queued_count = 0
+        self._skipped: dict[int, Candidate[Item]] = {}
+        """By `id`."""
         self._journal = journal
 
     # ---------------------------------------------------------------- queries
 
-    def key(self, link: Candidate[Item]) -> Key:
-        """The place of `link`, whether listed or not."""
-        price = link.price or self._price(link.item)
+    def key(self, candidate: Candidate[Item]) -> Key:
+        """The present key of `candidate`, whether queued or not."""
+        price = candidate.price or self._price(candidate.item)
         rank = price.rank
-        if rank < RANK_USEFUL:
+        if rank < RANK_NEEDED:
             if self._policy.knows_boundaries:
-                return (rank, link.last, 0.0)
-            rank = RANK_USEFUL
-        return (rank, *self._policy.worth(link, price))
+                return (rank, candidate.last_used, 0.0)
+            rank = RANK_NEEDED
+        return (rank, *self._policy.priority(candidate, price))
 
-    def useless(self, until: Key) -> Iterator[tuple[Item, Price]]:
-        """The next victims below `until`, in turn: as far as nobody needs what they have, and who they are is
-        known without putting the queue right.
+    def unneeded(self, until: Key) -> Iterator[tuple[Item, Price]]:
+        """The next victims in turn, below `until`, as long as their pages are unneeded. Changes nothing.
+
+        Stops at the first entry that may be outdated, or that the heap's first entry may precede: to go
+        further, entries would have to be reinserted, which is up to `victim`.
         """
         heap, before = self._heap, None
         for entry in self._ascending:
-            link, price = entry[-1], entry[-1].price
-            if price is None or price.rank != RANK_USELESS or link.last != entry[1]:
+            candidate, price = entry[-1], entry[-1].price
+            if price is None or price.rank != RANK_UNNEEDED or candidate.last_used != entry[1]:
                 return
-            if link.parked or not link.listed or not entry < until or (heap and heap[0] < entry):
+            if candidate.skipped or not candidate.queued or not entry < until or (heap and heap[0] < entry):
                 return
-            if link is not before:
-                yield link.item, price
-            before = link
+            # Two entries of one candidate have equal keys here, so they lie side by side.
+            if candidate is not before:
+                yield candidate.item, price
+            before = candidate
 
     def items(self) -> list[Item]:
-        """All that are listed, the next victim first, those passed over last. Slow."""
-        links = {id(link): link for link in self._queued() if link.listed}
-        links.update({id(link): link for link in self._parked.values()})
-        found = sorted(links.values(), key=lambda link: (link.parked, self.key(link), link.serial))
-        assert len(found) == self._listed, (len(found), self._listed)
-        return [link.item for link in found]
+        """All queued items: the next victim first, skipped ones last. O(n log n), for inspection."""
+        candidates = {id(candidate): candidate for candidate in self._entries() if candidate.queued}
+        candidates.update({id(candidate): candidate for candidate in self._skipped.values()})
+        ordered = sorted(candidates.values(), key=lambda c: (c.skipped, self.key(c), c.serial))
+        assert len(ordered) == self._queued_count, (len(ordered), self._queued_count)
+        return [candidate.item for candidate in ordered]
 
     # ---------------------------------------------------------------- transitions
 
-    def enter(self, link: Candidate[Item]) -> None:
-        """`link` has something to give; it was not listed."""
-        assert not link.listed, link.item
-        if link.serial:
-            self._journal.log(self._withdraw, link)
+    def add(self, candidate: Candidate[Item]) -> None:
+        """Queues `candidate`, which has pages to evict and was not queued."""
+        assert not candidate.queued, candidate.item
+        if candidate.serial:  # it was queued before, and keeps its age
+            self._journal.log(self._withdraw, candidate)
         else:
-            self._journal.log(self._unborn, link, (link.last, link.base, link.uses))
+            before = (candidate.last_used, candidate.base, candidate.uses)
+            self._journal.log(self._undo_first_add, candidate, before)
             clock = self.clock
-            link.serial = link.born = clock.draw()
-            link.last, link.base, link.uses = clock.now, clock.inflation, 1
-        link.listed = True
-        self._listed += 1
-        self._push(link)
+            candidate.serial = candidate.created = clock.next_serial()
+            candidate.last_used, candidate.base, candidate.uses = clock.now, clock.inflation, 1
+        candidate.queued = True
+        self._queued_count += 1
+        self._enqueue(candidate)
 
-    def leave(self, link: Candidate[Item]) -> None:
-        assert link.listed, link.item
-        self._journal.log(self._reenter, link, link.parked)
-        self._withdraw(link)
+    def remove(self, candidate: Candidate[Item]) -> None:
+        """Takes `candidate` out. Its entries stay until they reach the front."""
+        assert candidate.queued, candidate.item
+        self._journal.log(self._undo_remove, candidate, candidate.skipped)
+        self._withdraw(candidate)
 
-    def use(self, links: Sequence[Candidate[Item]], *, hit: bool, priority: int) -> None:
-        """`links` were read just now, by a request that begins or one that goes on."""
+    def use(self, candidates: Sequence[Candidate[Item]], *, hit: bool, priority: int) -> None:
+        """A request of `priority` has read `candidates` now; `hit` if it was admitted on them.
+
+        Keys only rise, so the queue is not touched.
+        """
         now, base = self.clock.now, self.clock.inflation
-        before = [(link, link.last, link.base, link.uses, link.priority) for link in links]
-        self._journal.log(self._restore, before)
-        for link in links:
-            link.last, link.base = now, base
-            link.uses += hit
-            if priority > link.priority:
-                link.priority = priority
+        before = [(c, c.last_used, c.base, c.uses, c.request_priority) for c in candidates]
+        self._journal.log(self._undo_use, before)
+        for candidate in candidates:
+            candidate.last_used, candidate.base = now, base
+            candidate.uses += hit
+            if priority > candidate.request_priority:
+                candidate.request_priority = priority
 
     def split(self, upper: Candidate[Item], lower: Candidate[Item]) -> None:
-        """`upper`, new, takes the front of `lower` and is as much used. It is not listed yet."""
-        assert not upper.listed and not upper.serial, upper.item
-        self._journal.log(self.clock.undraw)
-        upper.last, upper.base, upper.uses = lower.last, lower.base, lower.uses
-        upper.born, upper.priority, upper.serial = lower.born, lower.priority, self.clock.draw()
+        """`upper`, new, takes the front pages of `lower`, with the same history. It is not queued yet."""
+        assert not upper.queued and not upper.serial, upper.item
+        self._journal.log(self.clock.return_serial)
+        upper.last_used, upper.base, upper.uses = lower.last_used, lower.base, lower.uses
+        upper.created, upper.request_priority = lower.created, lower.request_priority
+        upper.serial = self.clock.next_serial()
 
-    def refresh(self, link: Candidate[Item]) -> None:
-        """The price of `link` may have fallen."""
-        assert link.listed, link.item
-        if not link.parked:
-            self._push(link)
+    def requeue(self, candidate: Candidate[Item]) -> None:
+        """The price of `candidate` may have fallen: inserts an entry with its present key."""
+        assert candidate.queued, candidate.item
+        if not candidate.skipped:
+            self._enqueue(candidate)
 
-    def bound(self, link: Candidate[Item]) -> None:
-        """The key may be anything now and the price not known yet: the lowest bound is right."""
-        if link.listed and not link.parked:
-            self._insert(LEAST, link)
+    def invalidate(self, candidate: Candidate[Item]) -> None:
+        """The key may be anything now, and cannot be computed yet: the lowest key is a valid bound."""
+        if candidate.queued and not candidate.skipped:
+            self._insert(LOWEST, candidate)
 
-    def park(self, link: Candidate[Item]) -> None:
-        """All that `link` has is being read: nobody asks it again until `unpark`."""
-        assert link.listed and not link.parked, link.item
-        self._journal.log(self._unpark, link)
-        link.parked = True
-        self._parked[id(link)] = link
+    def skip(self, candidate: Candidate[Item]) -> None:
+        """Rows read all pages of `candidate`: `victim` passes it over until `end_skips`.
 
-    def unpark(self) -> None:
-        """Something is no longer read: all are asked again."""
-        if not self._parked:
+        Without this, every eviction would look again at each page that a running request reads.
+        """
+        assert candidate.queued and not candidate.skipped, candidate.item
+        self._journal.log(self._unmark_skipped, candidate)
+        candidate.skipped = True
+        self._skipped[id(candidate)] = candidate
+
+    def end_skips(self) -> None:
+        """References have ended: skipped candidates may be victims again."""
+        if not self._skipped:
             return
-        for link in list(self._parked.values()):
-            self._journal.log(self._park, link)
-            self._unpark(link)
-        assert not self._parked, self._parked
+        for candidate in list(self._skipped.values()):
+            self._journal.log(self._mark_skipped, candidate)
+            self._unmark_skipped(candidate)
+        assert not self._skipped, self._skipped
 
     def victim(self) -> Candidate[Item] | None:
-        """The next to give; None if there is none but those passed over."""
+        """The candidate with the lowest key, which stays queued, unless all candidates are skipped.
+
+        Sets `victim_key`. Logs nothing: entries change, but not the order of candidates.
+        """
         ascending, heap = self._ascending, self._heap
         while ascending or heap:
             in_heap = heap[0] < ascending[0] if heap and ascending else not ascending
             entry = heap[0] if in_heap else ascending[0]
-            link = entry[-1]
-            is_asked = link.listed and not link.parked
-            now = self.key(link) if is_asked else LEAST
-            if is_asked and now <= entry[:3]:
-                self.asked = now
-                return link
+            candidate = entry[-1]
+            is_live = candidate.queued and not candidate.skipped
+            now = self.key(candidate) if is_live else LOWEST
+            if is_live and now <= entry[:3]:
+                self.victim_key = now
+                return candidate
             if in_heap:
                 heappop(heap)
             else:
                 ascending.popleft()
-            if is_asked:
-                self._insert(now, link)
+            if is_live:  # its key has risen
+                self._insert(now, candidate)
         return None
 
     # ---------------------------------------------------------------- primitives
 
-    def _push(self, link: Candidate[Item]) -> None:
-        if len(self._heap) + len(self._ascending) > 4 * self._listed + 64:
-            asked = {id(link): link for link in self._queued() if link.listed and not link.parked}
+    def _enqueue(self, candidate: Candidate[Item]) -> None:
+        """Inserts an entry with the present key. Rebuilds the queue first if most entries are outdated."""
+        # Each rebuild is paid for by the entries inserted since the last one, so O(log n) per entry. The 64
+        # keep a queue that is nearly empty from being rebuilt at every insertion.
+        if len(self._heap) + len(self._ascending) > 4 * self._queued_count + 64:
+            live = {id(c): c for c in self._entries() if c.queued and not c.skipped}
             self._heap.clear()
             self._ascending.clear()
-            for key, one in sorted([(self.key(one), one) for one in asked.values()], key=itemgetter(0)):
+            # In ascending order, so that unneeded candidates land in `_ascending`.
+            for key, one in sorted([(self.key(one), one) for one in live.values()], key=itemgetter(0)):
                 self._insert(key, one)
-        self._insert(self.key(link), link)
+        self._insert(self.key(candidate), candidate)
 
-    def _insert(self, key: Key, link: Candidate[Item]) -> None:
-        entry = (*key, link.serial, next(self._pushed), link)
+    def _insert(self, key: Key, candidate: Candidate[Item]) -> None:
+        entry = (*key, candidate.serial, next(self._entry_numbers), candidate)
         ascending = self._ascending
-        if key[0] == RANK_USELESS and (not ascending or entry > ascending[-1]):
+        if key[0] == RANK_UNNEEDED and (not ascending or entry > ascending[-1]):
             ascending.append(entry)
         else:
             heappush(self._heap, entry)
 
-    def _queued(self) -> list[Candidate[Item]]:
-        """In no order, some more than once."""
+    def _entries(self) -> list[Candidate[Item]]:
+        """The candidates of all entries, in no order, some more than once."""
         return [entry[-1] for entry in (*self._ascending, *self._heap)]
 
-    def _withdraw(self, link: Candidate[Item]) -> None:
-        assert self._listed > 0, link.item
-        link.listed = False
-        link.parked = False
-        self._parked.pop(id(link), None)
-        self._listed -= 1
+    def _withdraw(self, candidate: Candidate[Item]) -> None:
+        assert self._queued_count > 0, candidate.item
+        candidate.queued = False
+        candidate.skipped = False
+        self._skipped.pop(id(candidate), None)
+        self._queued_count -= 1
 
-    def _unborn(self, link: Candidate[Item], before: tuple[int, float, int]) -> None:
-        """It was never listed: its serial number is another's to have."""
-        self._withdraw(link)
-        self.clock.undraw()
-        link.serial = link.born = 0
-        link.last, link.base, link.uses = before
+    def _undo_first_add(self, candidate: Candidate[Item], before: tuple[int, float, int]) -> None:
+        """As if it had never been queued: the next candidate gets its serial number."""
+        self._withdraw(candidate)
+        self.clock.return_serial()
+        candidate.serial = candidate.created = 0
+        candidate.last_used, candidate.base, candidate.uses = before
 
-    def _reenter(self, link: Candidate[Item], parked: bool) -> None:
-        assert not link.listed, link.item
-        link.listed = True
-        self._listed += 1
-        if parked:
-            self._park(link)
-        self.bound(link)
+    def _undo_remove(self, candidate: Candidate[Item], skipped: bool) -> None:
+        assert not candidate.queued, candidate.item
+        candidate.queued = True
+        self._queued_count += 1
+        if skipped:
+            self._mark_skipped(candidate)
+        self.invalidate(candidate)
 
-    def _restore(self, before: list[tuple[Candidate[Item], int, float, int, int]]) -> None:
-        for link, last, base, uses, priority in before:
-            link.last, link.base, link.uses, link.priority = last, base, uses, priority
-            self.bound(link)
+    def _undo_use(self, before: list[tuple[Candidate[Item], int, float, int, int]]) -> None:
+        for candidate, last_used, base, uses, priority in before:
+            candidate.last_used, candidate.base = last_used, base
+            candidate.uses, candidate.request_priority = uses, priority
+            self.invalidate(candidate)
 
-    def _park(self, link: Candidate[Item]) -> None:
-        assert link.listed and not link.parked, link.item
-        link.parked = True
-        self._parked[id(link)] = link
+    def _mark_skipped(self, candidate: Candidate[Item]) -> None:
+        assert candidate.queued and not candidate.skipped, candidate.item
+        candidate.skipped = True
+        self._skipped[id(candidate)] = candidate
 
-    def _unpark(self, link: Candidate[Item]) -> None:
-        assert link.parked, link.item
-        link.parked = False
-        del self._parked[id(link)]
-        self.bound(link)
+    def _unmark_skipped(self, candidate: Candidate[Item]) -> None:
+        assert candidate.skipped, candidate.item
+        candidate.skipped = False
+        del self._skipped[id(candidate)]
+        # Entries may have been dropped while it was skipped, and its key may have changed.
+        self.invalidate(candidate)

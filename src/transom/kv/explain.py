@@ -1,25 +1,26 @@
-"""Why a hit ends where it ends. For people: slow, and a query."""
+"""Explains why a hit ends where it ends. A slow query, for people."""
 
 from dataclasses import dataclass
 
 from transom.kv.events import EventLog
 from transom.kv.holding import Namespace
-from transom.kv.match import best_hit, candidates, repaired
+from transom.kv.match import best_hit, partial_matches, repaired
+from transom.kv.node import Path
 from transom.kv.page_rules import PageRule
-from transom.kv.radix_tree import Path, PrefixTree
+from transom.kv.radix_tree import RadixTree
 from transom.values import RequestId
 
 
 @dataclass(frozen=True, slots=True)
 class Diverged:
-    """Nobody has computed these tokens further than `at`, as far as is remembered."""
+    """No request has computed these tokens beyond `at`, as far as the event log goes back."""
 
     at: int
 
 
 @dataclass(frozen=True, slots=True)
 class Evicted:
-    """Positions from `at` on were there; they went in step `step`, for `request` if for anybody."""
+    """Positions from `at` on were evicted in step `step`, for `request`, if for a particular one."""
 
     component: str
     at: int
@@ -29,9 +30,10 @@ class Evicted:
 
 @dataclass(frozen=True, slots=True)
 class Hole:
-    """Positions [start, end) are needed at `Explanation.shared` and not there.
+    """A hit at `Explanation.shared` reads positions [start, end), which are not cached.
 
-    `step` is None if they were never there, as far as is remembered: slid before they were given to the tree.
+    step, request the eviction, as in Evicted. Without a step they were never cached, as far as the event
+                  log goes back: the window had passed them before they were published
     """
 
     component: str
@@ -46,10 +48,12 @@ Reason = Diverged | Evicted | Hole
 
 @dataclass(frozen=True, slots=True)
 class Explanation:
-    """`start` is where the longest hit begins, `shared` how many tokens the tree has of it in any component.
+    """How much of a prompt is cached.
 
-    `lost` tokens are computed again though they were computed once. `repair` is where a repair would begin,
-    and does, if that computes less; None if it would not.
+    start   first token to compute after the longest hit
+    shared  tokens of the prompt in the tree, in any component
+    reasons why `shared` is not more, and why `start` is not at `shared`
+    repair  where a repair would start, if that computes less than the hit; otherwise None
     """
 
     start: int
@@ -59,25 +63,26 @@ class Explanation:
 
     @property
     def lost(self) -> int:
+        """Tokens to compute again, although the tree has them in some component."""
         return self.shared - self.start
 
 
 def explain(
-    tree: PrefixTree,
+    tree: RadixTree,
     rules: tuple[PageRule, ...],
     layers: tuple[int, ...],
     log: EventLog,
     namespace: Namespace,
     key: bytes,
 ) -> Explanation:
-    """Of a request whose tokens, but for the last, are `key`; `layers` as in the layout."""
+    """Explains the hit of a request with the tokens `key` and one more. `layers`: as in the layout."""
     path = tree.walk(namespace, key)
     hit = best_hit(tree, rules, namespace, key)
     repair = repaired(hit, rules, layers)
     start = hit.begin.start
     page = tree.page_bytes
     tail = key[path.pages * page : (path.pages + 1) * page]
-    within = max([tokens for _, _, tokens in candidates(path, path.pages, tail)], default=0)
+    within = max([tokens for _, _, tokens in partial_matches(path, path.pages, tail)], default=0)
     shared = path.pages * rules[0].page_size + within
     assert start <= shared, (start, shared)
     reasons: list[Reason] = []
@@ -90,7 +95,7 @@ def explain(
 
 
 def _why_no_further(
-    tree: PrefixTree,
+    tree: RadixTree,
     rules: tuple[PageRule, ...],
     log: EventLog,
     namespace: Namespace,
@@ -111,18 +116,18 @@ def _why_no_further(
 def _holes(
     log: EventLog, namespace: Namespace, key: bytes, path: Path, end: int, component: int, rule: PageRule
 ) -> list[Reason]:
-    """Runs of pages that a hit at `end` would read and the path lacks, those that went together in one."""
+    """Holes that a hit at `end` would read. Neighbouring pages with the same eviction are one hole."""
     resident, size = path.residency(component), rule.page_size * 4
-    found: list[Reason] = []
+    holes: list[Reason] = []
     for page in range(min(rule.needed(end), path.pages), path.pages):
         if resident[page]:
             continue
         removal = log.last_removal(component, namespace, key[: (page + 1) * size])
         step, request = (removal.step, removal.request) if removal else (None, None)
         start, stop = page * rule.page_size, (page + 1) * rule.page_size
-        last = found[-1] if found else None
+        last = holes[-1] if holes else None
         if isinstance(last, Hole) and (last.end, last.step, last.request) == (start, step, request):
-            found[-1] = Hole(last.component, last.start, stop, step, request)
+            holes[-1] = Hole(last.component, last.start, stop, step, request)
         else:
-            found.append(Hole(rule.component.name, start, stop, step, request))
-    return found
+            holes.append(Hole(rule.component.name, start, stop, step, request))
+    return holes

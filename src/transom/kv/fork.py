@@ -13,6 +13,7 @@ def private_entries(
 ) -> list[list[int]]:
     """Per component: entries of the row that are the request's own and hold something it has computed."""
     private = []
+    # Pages beyond `computed` hold nothing yet, so the child allocates its own when it grows.
     for table, rule, kept in zip(tables, rules, holding.kept, strict=True):
         last = rule.entries(holding.computed)
         first = min(max(holding.shared(rule), kept), last)
@@ -40,7 +41,7 @@ def begin_fork(holding: Holding, request: RequestId, row: int, tokens: int) -> H
     )
 
 
-def share(
+def share_pages(
     tables: tuple[PageTable, ...],
     pools: tuple[PagePool, ...],
     rules: tuple[PageRule, ...],
@@ -60,7 +61,7 @@ def share(
 def copy_of(
     table: PageTable, rule: PageRule, component: int, holding: Holding, child: Holding, entry: int
 ) -> PageCopy:
-    """Copies what the parent has computed of its page at `entry` into the child's."""
+    """Copies the computed slots of the parent's page at `entry` into the child's."""
     source, target = int(table.table[holding.row, entry]), int(table.table[child.row, entry])
     assert source and target, (holding, component, entry)
     size = rule.page_size

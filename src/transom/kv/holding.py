@@ -1,4 +1,4 @@
-"""The values that scheduler and cache exchange, and what one request holds."""
+"""The values that scheduler and cache exchange: namespaces, offers, and the holding of a running request."""
 
 from dataclasses import dataclass
 from operator import lt
@@ -10,11 +10,11 @@ from transom.values import RequestId
 
 
 class Namespace(NamedTuple):
-    """Which root a prefix hangs from; two namespaces never meet.
+    """The root under which a prefix is cached. Requests in different namespaces never share a page.
 
-    epoch   of the weights and flushes; holdings publish under the one they began with
-    salt    of the tenant
-    private the request itself without a prefix cache, else None
+    epoch   number of flushes and weight updates; a holding publishes under the one it was admitted in
+    salt    the tenant's
+    private the request itself when prefix caching is off, otherwise None
     """
 
     epoch: int
@@ -23,16 +23,16 @@ class Namespace(NamedTuple):
 
 
 class StartPoint(NamedTuple):
-    """A way to begin, of which the price is the tokens it leaves to compute.
+    """A position to start computing at, and the extent of the cache there: a hit, a repair, or 0 (cold).
 
     start      first token to compute
-    full_until components that keep everything are there up to here; tokens before it store none of theirs
-    exact_from windows are exact from here on, shorter ones from where they need to be; what lies before, or
-               does not begin here, is never published
+    full_until components that keep everything are cached up to here; a token before it does not write to them
+    exact_from window pages are exact from here on; pages that begin before it are never published
     clip       first position that a window may read
 
-    An island hit, or a start at 0, is exact from `start` and clips nothing. A repair clips at `start`, as no
-    window is there: its first tokens are computed wrongly, and from `exact_from` on that does not show.
+    A hit or a cold start is exact from `start` on and clips nothing. A repair clips at `start`, where no
+    window is cached. The first tokens of a repair are therefore computed with too short windows; `start` lies
+    so far back that this has no effect from `exact_from` on.
     """
 
     start: int
@@ -45,15 +45,15 @@ class StartPoint(NamedTuple):
         return self.clip > 0
 
     def covered(self, rule: PageRule) -> int:
-        """The first page of a component that is neither found nor, being begun, taken by `admit`."""
+        """The first page of a component that `extend` has to allocate after `admit`."""
         return rule.entries(self.full_until if rule.keeps_all else self.start)
 
 
 class Offer(NamedTuple):
-    """What `admit` would do now. It names positions, never nodes, so it cannot dangle.
+    """The effect that `admit` would have now. Names positions, not nodes, so it outlives changes of the tree.
 
-    takes per component: pages admit itself takes (the page that `start` lies in: 0 or 1)
-    pins  per component: pages of the tree, now unreferenced, that admit would reference
+    takes per component: pages that `admit` allocates: 1 if `start` lies inside a page, or for a state; else 0
+    pins  per component: pages of the tree, unreferenced now, that `admit` would reference
     """
 
     begin: StartPoint
@@ -63,20 +63,21 @@ class Offer(NamedTuple):
 
 @dataclass(slots=True, eq=False)
 class Holding:
-    """One request's rows. Mutable, owned by the cache; others read it.
+    """The pages of one running request, one row per component. Mutable; only the cache changes it.
 
         0        kept            published      computed      allocated
-        |  0 0 0 |  of the tree  |  private                   |
+        |  0 0 0 |  in the tree  |  private                   |
                                  (pages)        (tokens)      (tokens)
 
-    kept      per component: first page not slid (entries before it are 0)
-    published whole pages given to the tree; the row references those it still names
-    prompt    tokens at admission: their end is a boundary that somebody may hit again
-    priority  of the request, for orders that ask
-    exact     per component: first page that may be published. Before it lie pages that are not valid from
-              their first token, and the inexact ones of a repair
-    full_until, clip as in Begin. Components that keep everything have the tree's pages up to `full_until`,
-              whatever is computed
+    kept      per component: first page that has not slid out of the window; entries before it are 0
+    published whole pages published to the tree; the row references the ones that it still names
+    prompt    tokens at admission; their end is a boundary, where another request may hit
+    priority  the request's, for the eviction policy `priority`
+    exact     per component: first page that may be published. Pages before it are inexact because of a
+              repair, or were begun in their middle and lack their first tokens
+    full_until, clip
+              as in StartPoint. Components that keep everything name the tree's pages up to `full_until`,
+              however little is computed
     """
 
     request: RequestId
@@ -94,36 +95,36 @@ class Holding:
     clip: int = 0
 
     def keeps(self, rules: tuple[PageRule, ...]) -> tuple[int, ...]:
-        """Per component: the first page that it needs to come back to the last boundary it has computed."""
+        """Per component: the first page needed to resume at the last page boundary that is computed."""
         computed = self.computed
         return tuple([rule.keep(computed) for rule in rules])
 
     def reads_inexact(self, keep: tuple[int, ...]) -> bool:
-        """Whether what it needs, from `keep` on, begins before what may be published."""
+        """Whether the pages needed from `keep` on include pages that may not be published."""
         assert len(self.exact) == len(keep), (self, keep)
         return any(map(lt, keep, self.exact))
 
     def covered(self, rule: PageRule) -> int:
-        """The first entry of a component that the row does not have."""
+        """The first entry of a component that has no page."""
         allocated = self.allocated
         return rule.entries(max(allocated, self.full_until) if rule.keeps_all else allocated)
 
     def shared(self, rule: PageRule) -> int:
-        """The first entry of a component that is not the tree's."""
-        found = self.published
+        """The first entry of a component with a private page; earlier pages are in the tree."""
+        in_tree = self.published
         if rule.keeps_all and self.full_until:
-            found = max(found, rule.floor(self.full_until))
-        return rule.shared(found)
+            in_tree = max(in_tree, rule.floor(self.full_until))
+        return rule.shared(in_tree)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Pending:
-    """A copy that has not run yet.
+    """A page copy that has not run yet.
 
-    holding     whose it is: the reader of a hit, or the giver of a snapshot
-    pin         the page of the tree that is referenced once for it, source or target; 0 if none is the tree's
-    snapshot_of tokens of the path that the target's snapshot is of, None if the copy is not of that kind
-    reads       another holding whose own pages it reads, if any
+    holding     the holding that the copy is for: it reads the target, or the copy snapshots its state
+    pin         the page of the tree, source or target, that is referenced until the copy has run, or 0
+    snapshot_of for a snapshot: the tokens that lead to the state
+    reads       for a fork: the parent's holding, which has the source
     """
 
     holding: Holding
@@ -133,5 +134,5 @@ class Pending:
     reads: Holding | None = None
 
     def concerns(self, holding: Holding) -> bool:
-        """Whether `holding` may not compute before it has run."""
+        """Whether `holding` must not compute before the copy has run."""
         return self.holding is holding or self.reads is holding

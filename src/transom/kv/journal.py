@@ -1,11 +1,16 @@
-"""Undo log: every primitive that changes the cache logs its inverse first."""
+"""The undo log: every primitive that changes the cache logs its inverse first.
+
+A transition (admit, extend, publish, ...) consists of many primitives in pools, page tables, tree and queues,
+and any of them may refuse. Undoing the first half is simpler and safer than checking everything before the
+first change. The scheduler uses the same log to carry out a whole plan or nothing of it.
+"""
 
 from collections.abc import Callable
 from types import TracebackType
 from typing import Any, NewType
 
 Savepoint = NewType("Savepoint", int)
-"""A place in the journal that `rollback` returns to; valid while its transaction is open."""
+"""A position in the journal that `rollback` returns to; valid while its transaction is open."""
 
 Undo = tuple[Callable[..., object], tuple[Any, ...]]
 
@@ -20,17 +25,20 @@ class Journal:
         self._depth = 0
 
     def log(self, undo: Callable[..., object], *arguments: Any) -> None:
-        """Call before the change itself, once nothing can refuse it any more."""
+        """Logs the inverse of a change: after the last check that can refuse it, before the change itself.
+
+        So every change that has happened is logged, and every logged change happens.
+        """
         assert self._depth, "a primitive changes something outside a transaction"
         self._undos.append((undo, arguments))
 
     def assign(self, owner: object, name: str, value: object) -> None:
-        """`owner.name = value`, with its inverse."""
+        """Sets `owner.name = value` and logs the inverse."""
         self.log(setattr, owner, name, getattr(owner, name))
         setattr(owner, name, value)
 
     def assign_alone(self, owner: object, name: str, value: object) -> None:
-        """`assign`, of a transition that is nothing else: outside a transaction there is nothing to undo."""
+        """`assign` for a transition that consists of nothing else, and so needs no transaction of its own."""
         if self._depth:
             self.log(setattr, owner, name, getattr(owner, name))
         setattr(owner, name, value)
@@ -40,14 +48,14 @@ class Journal:
         return Savepoint(len(self._undos))
 
     def unwind(self, savepoint: int) -> None:
-        """Runs inverses, newest first, down to `savepoint`."""
+        """Runs the inverses logged since `savepoint`, newest first, and removes them."""
         assert 0 <= savepoint <= len(self._undos), (savepoint, len(self._undos))
         while len(self._undos) > savepoint:
             undo, arguments = self._undos.pop()
             undo(*arguments)
 
     def enter(self) -> int:
-        """Where to unwind to if what begins now fails."""
+        """Opens a transaction. Returns the position to unwind to if it fails."""
         self._depth += 1
         return len(self._undos)
 
@@ -62,7 +70,7 @@ class Journal:
 
 
 class Transaction:
-    """A block that happens wholly or, on an exception, not at all. Joins the one already open, if any."""
+    """A block that rolls back its changes if it raises. Nested, it is part of the outer transaction."""
 
     __slots__ = ("_journal", "_start")
 
@@ -84,6 +92,6 @@ class Transaction:
         return self._journal.mark()
 
     def rollback(self, savepoint: Savepoint) -> None:
-        """Undoes everything since `savepoint`; the transaction stays open."""
+        """Undoes all changes since `savepoint`. The transaction stays open."""
         assert savepoint >= self._start, (savepoint, self._start)
         self._journal.unwind(savepoint)

@@ -1,4 +1,7 @@
-"""How much memory there is and how it is cut: frozen facts, and the one formula that sizes a request."""
+"""The layout of a cache: its memory and how it is divided; and the formula for the memory of one request.
+
+Startup checks, admission limits and `longest_alone` all use the same formula, `_Life.held`.
+"""
 
 from dataclasses import dataclass
 from enum import Enum
@@ -10,11 +13,14 @@ from numpy.typing import NDArray
 from transom.errors import ConfigError
 from transom.kv.component_specs import ComponentSpec
 from transom.kv.eviction_policy import CachePolicy
-from transom.kv.page_rules import PageRule, is_rooted, page_rule
+from transom.kv.page_rules import PageRule, keeps_everything, page_rule
 
 
 class PrefixCaching(Enum):
-    """OFF is the reports' ChunkCache: a namespace per request, pages given back at reference 0."""
+    """OFF puts each request into a namespace of its own; its pages are freed at reference 0.
+
+    SGLang calls this ChunkCache.
+    """
 
     ON = "on"
     OFF = "off"
@@ -24,15 +30,15 @@ class PrefixCaching(Enum):
 class CacheLayout:
     """Pools and rows of one cache.
 
-    pages      usable pages per component, ids 1..n; with a budget, page numbers only: they cost when touched
-    rows       holdings at once
-    context    most tokens of one row
-    budget     bytes that all pools share; None: the pools are cut once and for all
-    page_bytes bytes of a page per component, with a budget
-    policy     who gives pages first
-    pin_tokens most tokens that users may have pinned at a time
-    layers     the component of every layer of the model, in order, each with keys and values of its own: what
-               repair is computed from. Without layers none is offered.
+    pages      pages per component, ids 1..n; with a budget only ids, which cost no memory until touched
+    rows       most holdings at a time
+    context    most tokens of one holding
+    budget     bytes that all pools share; without it, every pool has fixed memory of its own
+    page_bytes with a budget: bytes of a page, per component
+    policy     the eviction policy
+    pin_tokens most tokens that may be pinned at a time
+    layers     the component of every layer of the model, in order, each with keys and values of its own.
+               Repairs are computed from it; without layers, no repair is offered
     """
 
     components: tuple[ComponentSpec, ...]
@@ -48,37 +54,38 @@ class CacheLayout:
     layers: tuple[int, ...] = ()
 
     def rules(self) -> tuple[PageRule, ...]:
-        """One per component: what `needed` means in pages."""
+        """The page rule of each component."""
         return tuple(page_rule(component, self.page_size, self.context) for component in self.components)
 
 
 def address_space(budget: int, page_bytes: tuple[int, ...]) -> tuple[int, ...]:
-    """Pages per component when all share `budget` bytes: each alone could have it all."""
+    """Page ids per component when all share `budget` bytes: enough for each component to take all of it."""
     assert budget >= 0 and min(page_bytes) > 0, (budget, page_bytes)
     return tuple(budget // size for size in page_bytes)
 
 
-# ---------------------------------------------------------------- what one request needs
+# ---------------------------------------------------------------- memory of one request
 
 
 def pages_alone(component: ComponentSpec, page_size: int, tokens: int, chunk: int) -> int:
-    """The most pages of `component` that one request of `tokens` tokens ever holds, in chunks of `chunk`.
+    """The most pages of `component` that one request of `tokens` tokens ever holds, computed in chunks.
 
-    Before a step it holds [keep(computed), end), end = min(computed + chunk, tokens). Grows with both.
+    Before a step it holds [keep(computed), end) with end = min(computed + chunk, tokens). Monotonic in both.
     """
     return int(_Life(component, page_size, tokens).held(tokens, chunk).max())
 
 
 def bytes_alone(layout: CacheLayout, tokens: int, chunk: int) -> int:
-    """The most bytes that one request ever holds in all pools of a budget together."""
+    """The most bytes that one request ever holds in all pools together. The layout must have a budget."""
     lives = [_Life(component, layout.page_size, tokens) for component in layout.components]
     return _most_bytes(layout, lives, tokens, chunk)
 
 
 @lru_cache(maxsize=256)
 def longest_alone(layout: CacheLayout, chunk: int) -> int:
-    """The longest request, in tokens and at most `context`, that fits with the whole cache to itself."""
+    """The longest request, in tokens and at most `context`, that fits into an empty cache."""
     lives = [_Life(component, layout.page_size, layout.context) for component in layout.components]
+    # Pages held grow with the length of a request, so bisection finds the last length that fits.
     low, high = 0, layout.context
     while low < high:
         middle = (low + high + 1) // 2
@@ -88,7 +95,7 @@ def longest_alone(layout: CacheLayout, chunk: int) -> int:
 
 
 class _Life:
-    """Pages of one component over a request's life of up to `tokens` tokens."""
+    """The pages of one component that a request of up to `tokens` tokens holds over its life."""
 
     __slots__ = ("_kept", "_page_size")
 
@@ -98,12 +105,13 @@ class _Life:
         starts = range(0, tokens, page_size)
         self._page_size = page_size
         self._kept = np.array([rule.first_entry(start) for start in starts]) if rule.by_reference else None
-        """Per page: the first page still kept while `computed` lies in it."""
+        """Per page: the first page still kept while `computed` lies in it. Not for states."""
 
     def held(self, tokens: int, chunk: int) -> NDArray[np.int64]:
-        """Per page that `computed` may lie in, the most pages held. A snapshot is one page all the time.
+        """The most pages held while `computed` lies in a page, for each page. A state is always one page.
 
-        Of the positions in one page the last is the worst: it reaches furthest and keeps the same.
+        Among the positions in one page, the last needs most: its chunk reaches furthest, and the first kept
+        page is the same for all.
         """
         assert tokens >= 1 and chunk >= 1, (tokens, chunk)
         pages = -(-tokens // self._page_size)
@@ -123,19 +131,19 @@ def _fits(layout: CacheLayout, lives: list[_Life], tokens: int, chunk: int) -> b
 
 
 def _most_bytes(layout: CacheLayout, lives: list[_Life], tokens: int, chunk: int) -> int:
-    """At one time: the peaks of two components need not coincide."""
+    """The most bytes held at one time. Sums first: components may peak at different times."""
     sizes = zip(lives, layout.page_bytes, strict=True)
     return int(np.sum([life.held(tokens, chunk) * size for life, size in sizes], axis=0).max())
 
 
-# ---------------------------------------------------------------- what a cache needs
+# ---------------------------------------------------------------- the least memory of a cache
 
 
 def require_workable(layout: CacheLayout) -> None:
-    """Raise ConfigError, naming the minimum, unless a request can run token by token.
+    """Raises ConfigError, naming the minimum, unless a request can run token by token.
 
-    A pool that keeps everything bounds the length of a request. One that slides must not: it needs room for
-    what any request keeps that the others let grow that long. A budget bounds the length as a whole.
+    Pools that keep everything bound the length of requests. Pools that slide must not: each must hold the
+    pages that a request of that length keeps. With a budget, the budget alone bounds the length.
     """
     _require_sane(layout)
     if layout.budget is not None:
@@ -143,7 +151,7 @@ def require_workable(layout: CacheLayout) -> None:
         return
     longest = layout.context
     for component, pages in zip(layout.components, layout.pages, strict=True):
-        if is_rooted(component, layout.context):
+        if keeps_everything(component, layout.context):
             longest = min(longest, pages * layout.page_size)
     for component, pages in zip(layout.components, layout.pages, strict=True):
         least = 1 if longest < 1 else pages_alone(component, layout.page_size, longest, 1)
@@ -173,5 +181,5 @@ def _require_sane(layout: CacheLayout) -> None:
     assert layout.budget is None or layout.pages == address_space(layout.budget, layout.page_bytes), layout
     if layout.layers and set(layout.layers) != set(range(len(layout.components))):
         raise ConfigError(
-            f"layers of components {sorted(set(layout.layers))}; there are {len(layout.components)}"
+            f"layers name components {sorted(set(layout.layers))}, but there are {len(layout.components)}"
         )

@@ -1,24 +1,33 @@
-"""Ways to begin: the longest prefix that has what every component needs, and repair beyond it. Pure."""
+"""Prefix matching: where a request can start computing, given the pages in the radix tree. Pure.
+
+A hit is a position at which every component has the pages that the next token reads. Components that keep
+everything have a page on the whole path, so the longest hit is the last position with resident windows and
+snapshots. It may lie inside a page: then the request copies the page's first tokens.
+
+A repair starts before the end of the path although windows are missing there, and recomputes only as many
+tokens as the windows need: see `repair_start`.
+"""
 
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
 from transom.kv.holding import Holding, Namespace, Offer, StartPoint
+from transom.kv.node import NO_PAGES, TOKEN_BYTES, Node, Path, as_key, shared_tokens
 from transom.kv.page_rules import PageRule, first_needed
 from transom.kv.pool import PagePool, Pages, as_pages
-from transom.kv.radix_tree import NO_PAGES, TOKEN_BYTES, Node, Path, PrefixTree, as_key, shared_tokens
+from transom.kv.radix_tree import RadixTree
 from transom.values import RequestId, Tokens
 
 
 class Share(NamedTuple):
-    """What a hit finds in one component.
+    """The pages that a request gets in one component when it starts at a hit.
 
-    kept   the first entry a row has
-    pages  entries from there on. Holes only before what `start` needs
-    takes  pages that must be the request's own from the beginning: that `start` lies in, and a state
-    source the page of the tree to copy that from: the partial one, or a snapshot. 0 if there is none
-    exact  the first page that may be published, of those the request computes
+    kept   the first entry of the row that has a page
+    pages  pages of the tree from that entry on. Holes only before the first page that `start` reads
+    takes  pages to allocate at admission: one for the page that `start` lies in, or for a state
+    source the page of the tree to copy into it: a partial page, or a snapshot; or 0
+    exact  the first page that may be published, among the pages that the request computes
     """
 
     kept: int
@@ -29,10 +38,10 @@ class Share(NamedTuple):
 
 
 class Hit(NamedTuple):
-    """Where to begin, and what is there. Valid until the tree changes; never kept.
+    """A start point and its pages in the tree. Valid until the tree changes; never stored.
 
     path    covers the whole pages that `begin` reads, and may reach further
-    partial the node and page index that hold the page an island hit ends in, None at a page boundary
+    partial node and index of the page that the hit ends inside, unless at a page boundary
     """
 
     path: Path
@@ -40,30 +49,31 @@ class Hit(NamedTuple):
     partial: tuple[Node, int] | None = None
 
     def shares(self, rules: tuple[PageRule, ...]) -> list[Share]:
-        """By component."""
+        """One per component."""
         return [self.share(component, rule) for component, rule in enumerate(rules)]
 
     def share(self, component: int, rule: PageRule) -> Share:
-        """Of one component."""
+        """The share of one component."""
         begin = self.begin
         start, keeps_all, is_repair = begin.start, rule.keeps_all, begin.clip > 0
-        # A repair finds no window, so its row has none before its start.
+        # A repair has no window at its start, so its row begins with the page of `start`.
         kept = rule.floor(start) if is_repair and not keeps_all else rule.first_entry(start)
-        found = rule.shared((begin.full_until if keeps_all else start) // rule.page_size)
-        assert found <= self.path.pages, (self, component, found)
-        pages = self.path.read(component, kept, found) if kept < found else NO_PAGES
+        shared = rule.shared((begin.full_until if keeps_all else start) // rule.page_size)
+        assert shared <= self.path.pages, (self, component, shared)
+        pages = self.path.read(component, kept, shared) if kept < shared else NO_PAGES
         takes = 0 if keeps_all and begin.full_until > start else rule.own(start)
         source = self.copied_from(component, rule) if takes else 0
         if is_repair and rule.by_reference:
             return Share(kept, pages, takes, source, rule.keep(begin.full_until))
-        begun_nowhere = takes and not source and rule.by_reference
-        return Share(kept, pages, takes, source, rule.ceil(start) if begun_nowhere else kept)
+        # A page begun in its middle without a source lacks its first tokens: it must not be published.
+        is_headless = takes and not source and rule.by_reference
+        return Share(kept, pages, takes, source, rule.ceil(start) if is_headless else kept)
 
     def copied_from(self, component: int, rule: PageRule) -> int:
-        """The page of the tree that begins as the one of `start` does, or that has the state there."""
-        place = rule.snapshot_page(self.begin.start)
-        if place is not None:
-            return int(self.path.read(component, place, place + 1)[0])
+        """The page of the tree that begins like the page of `start`, or that has the state at `start`."""
+        snapshot = rule.snapshot_page(self.begin.start)
+        if snapshot is not None:
+            return int(self.path.read(component, snapshot, snapshot + 1)[0])
         if self.partial is None:
             return 0
         node, index = self.partial
@@ -71,7 +81,7 @@ class Hit(NamedTuple):
 
 
 def start_options(
-    tree: PrefixTree,
+    tree: RadixTree,
     rules: tuple[PageRule, ...],
     layers: tuple[int, ...],
     namespace: Namespace,
@@ -83,43 +93,50 @@ def start_options(
 
     Each leaves at least one token to compute. With `latest`, each also computes the token at `latest`.
     """
+    # The last token is always computed: its output is the first sampled token.
     last = max(0, len(tokens) - 1)
     key = as_key(tokens, last if latest is None else min(last, latest))
     hit = best_hit(tree, rules, namespace, key)
     repair = repaired(hit, rules, layers)
     if repair:
         yield repair
+    # The start is bounded by `latest`, but full pages beyond it are still read and not stored again.
     if latest is not None and latest < last:
         hit = with_full_pages(tree, rules, namespace, as_key(tokens, last), hit)
     if hit.begin.full_until:
         yield hit
 
 
-def best_hit(tree: PrefixTree, rules: tuple[PageRule, ...], namespace: Namespace, key: bytes) -> Hit:
-    """The longest hit for all of `key`, which may end within a page."""
+def best_hit(tree: RadixTree, rules: tuple[PageRule, ...], namespace: Namespace, key: bytes) -> Hit:
+    """The longest hit for `key`, which may end inside a page.
+
+    Searches backwards from the end of the path. If no hit is possible at a position, a hole is to blame that
+    rules out all positions down to the hole, so the search jumps there.
+    """
     path = tree.walk(namespace, key)
-    scan = _PathRules(path, rules)
+    scan = _HitSearch(path, rules)
     page_size, page_bytes = rules[0].page_size, tree.page_bytes
     page = path.pages
     hit = scan.within(page, key[page * page_bytes : (page + 1) * page_bytes])
     while hit is None and (hole := scan.hole(page * page_size, page)) is not None:
-        # Every end between the hole and here needs it; but another page may begin as the hole's does.
+        # Every end between the hole and here reads it. But a sibling's page may begin like the hole's.
         page = hole
         hit = scan.within(page, key[page * page_bytes : (page + 1) * page_bytes])
     return hit or scan.hit(page * page_size)
 
 
 def repaired(hit: Hit, rules: tuple[PageRule, ...], layers: tuple[int, ...]) -> Hit | None:
-    """The way to begin at the path's end with its windows rebuilt, if that computes less than `hit` does.
+    """The repair that rebuilds the windows at the path's end, if it computes less than `hit`; otherwise None.
 
-    Not within the next page: its tokens are computed in any case.
+    Never inside the page after the path: its tokens are computed in any case.
     """
     until = hit.path.pages * rules[0].page_size
     if not layers or hit.begin.start >= until or not any(rule.keeps_all for rule in rules):
         return None
     if not all(rule.by_reference for rule in rules):
-        return None  # a state is not rebuilt from any window of tokens
+        return None  # a state depends on all tokens before it, so no window of tokens rebuilds it
     start = repair_start(rules, layers, until)
+    # The same start as the hit would compute as much, and inexactly.
     if start <= hit.begin.start:
         return None
     exact_from = min(rule.keep(until) for rule in rules if not rule.keeps_all) * rules[0].page_size
@@ -128,17 +145,17 @@ def repaired(hit: Hit, rules: tuple[PageRule, ...], layers: tuple[int, ...]) -> 
 
 
 def repair_start(rules: tuple[PageRule, ...], layers: tuple[int, ...], until: int) -> int:
-    """Where to begin so that everything is exact from `until` on, and each window from its `keep(until)`.
+    """Where to start so that all layers are exact from `until` on, and each window from its `keep(until)`.
 
     `layers` names the component of every layer of the model, in order. Components that keep everything are
-    resident up to `until`, which is a page boundary; of the others nothing is.
+    resident up to `until`, a page boundary. The other components have nothing.
 
         start           keep(until)     until
         |~~~~~~~~~~~~~~~|===============|======
          inexact          windows exact   all exact
 
-    The output of a window layer is exact at t if its keys from needed(t) on are: so each layer, from the last
-    to the first, moves the start back by a window. A full layer reads keys that are there, and adds nothing.
+    The output of a window layer is exact at t if its keys from needed(t) on are. So each window layer, from
+    the last to the first, moves the start back by a window. A full layer reads cached keys and moves nothing.
     """
     assert until % rules[0].page_size == 0, (until, rules[0].page_size)
     start = until
@@ -150,29 +167,34 @@ def repair_start(rules: tuple[PageRule, ...], layers: tuple[int, ...], until: in
 
 
 def with_full_pages(
-    tree: PrefixTree, rules: tuple[PageRule, ...], namespace: Namespace, key: bytes, hit: Hit
+    tree: RadixTree, rules: tuple[PageRule, ...], namespace: Namespace, key: bytes, hit: Hit
 ) -> Hit:
-    """`hit`, made for a part of `key`, with the full pages that are there of all of it."""
+    """`hit`, found for a part of `key`, extended by the pages that full components have for all of `key`."""
     start = hit.begin.start
     if start % rules[0].page_size:
-        return hit
-    return _PathRules(tree.walk(namespace, key), rules).hit(start)
+        return hit  # inside a page, full pages may not reach further: see `_HitSearch.hit`
+    return _HitSearch(tree.walk(namespace, key), rules).hit(start)
 
 
-def found_again(
-    tree: PrefixTree, rules: tuple[PageRule, ...], namespace: Namespace, tokens: Tokens, begin: StartPoint
+def match_again(
+    tree: RadixTree, rules: tuple[PageRule, ...], namespace: Namespace, tokens: Tokens, begin: StartPoint
 ) -> Hit | None:
-    """What `begin` was offered on for `tokens`, if the tree, which may have grown, still has it."""
+    """The hit behind an earlier offer to start at `begin`, if the tree still has its pages.
+
+    The tree may have grown or lost pages since the offer.
+    """
     path = tree.walk(namespace, as_key(tokens, begin.full_until))
     page, within = divmod(begin.start, rules[0].page_size)
-    scan = _PathRules(path, rules)
+    scan = _HitSearch(path, rules)
+    # Components that keep everything have all pages of the path, so its length tells whether theirs are left.
     if path.pages < begin.full_until // rules[0].page_size:
         return None
     if begin.is_repair:
         return Hit(path, begin)
     if not within:
         return None if scan.hole(begin.start, page) is not None else Hit(path, begin)
-    # With all of the page's tokens, to find the page offered; with fewer, if by now more of it is shared.
+    # With all tokens of the page, to find the page that was offered. If by now another page shares more
+    # tokens, that search finds a longer hit, so search again with the tokens up to `start` only.
     key = as_key(tokens, len(tokens) - 1)
     for end in ((page + 1) * tree.page_bytes, begin.start * TOKEN_BYTES):
         hit = scan.within(page, key[page * tree.page_bytes : end])
@@ -182,7 +204,7 @@ def found_again(
 
 
 def offer_of(hit: Hit, rules: tuple[PageRule, ...], pools: tuple[PagePool, ...]) -> Offer:
-    """What admission at `hit` would take and reference, by component."""
+    """The offer for `hit`: pages that its admission would allocate and reference, by component."""
     takes, pins = [], []
     for pool, share in zip(pools, hit.shares(rules), strict=True):
         assert share.takes >= 0 and share.source >= 0, (hit, share)
@@ -200,7 +222,7 @@ def holding_of(
     namespace: Namespace,
     row: int,
 ) -> Holding:
-    """The holding of a request that begins at `hit`: not seated yet, nothing referenced."""
+    """The holding of a request that starts at `hit`. It is not seated yet and references nothing."""
     begin = hit.begin
     assert len(shares) == len(rules), (shares, rules)
     kept, _, _, _, exact = zip(*shares, strict=True)
@@ -219,36 +241,45 @@ def holding_of(
     )
 
 
-def candidates(path: Path, page: int, tail: bytes) -> Iterable[tuple[Node, int, int]]:
-    """Pages that begin like `tail` after `page` pages of the path: node, index, tokens; most shared first."""
+def partial_matches(path: Path, page: int, tail: bytes) -> Iterable[tuple[Node, int, int]]:
+    """Pages that may follow `page` pages of the path and begin like `tail`, longest common beginning first.
+
+    Yields node, page index in the node, shared tokens.
+    """
     end, index = path.after(page)
     if index == end.size:
-        found = nearest(end.order, tail) if end.order else ()
-        return ((end.children[first], 0, shared) for first, shared in found)
+        neighbours = nearest(end.sorted_children, tail) if end.sorted_children else ()
+        return ((end.children[first], 0, shared) for first, shared in neighbours)
     page_bytes = len(end.key) // end.size
     shared = shared_tokens(end.key[index * page_bytes : (index + 1) * page_bytes], tail)
     return [(end, index, shared)] if shared else ()
 
 
-def nearest(order: list[bytes], tail: bytes) -> Iterator[tuple[bytes, int]]:
-    """Of sorted pages, those sharing a beginning with `tail`, most first: outward from its place."""
-    above = bisect_left(order, tail)
+def nearest(pages: list[bytes], tail: bytes) -> Iterator[tuple[bytes, int]]:
+    """The sorted `pages` that begin like `tail`, with the tokens shared, most first.
+
+    Walks outwards from where `tail` would be inserted: the further away, the less a page can share.
+    """
+    above = bisect_left(pages, tail)
     below = above - 1
     while True:
-        up = shared_tokens(order[above], tail) if above < len(order) else 0
-        down = shared_tokens(order[below], tail) if below >= 0 else 0
+        up = shared_tokens(pages[above], tail) if above < len(pages) else 0
+        down = shared_tokens(pages[below], tail) if below >= 0 else 0
         if not up and not down:
             return
         if up >= down:
-            yield order[above], up
+            yield pages[above], up
             above += 1
         else:
-            yield order[below], down
+            yield pages[below], down
             below -= 1
 
 
-class _PathRules:
-    """`needed` of every component against what the path has. Rooted components have the whole path."""
+class _HitSearch:
+    """Answers whether a hit may end at a position of one path.
+
+    Only components with holes are examined; components that keep everything have the whole path.
+    """
 
     __slots__ = ("_full", "_page_size", "_path", "_sparse")
 
@@ -259,19 +290,21 @@ class _PathRules:
         self._full = path.pages * self._page_size if len(self._sparse) < len(rules) else 0
 
     def hit(self, start: int, partial: tuple[Node, int] | None = None) -> Hit:
-        """At `start`. Full pages may reach further, from a page boundary on.
+        """The hit at `start`. At a page boundary, full pages may reach further than the windows.
 
-        Within a page not: its windows may come from a sibling, and a copy's source is never a window page
-        whose full page nobody reads.
+        Inside a page they may not: the page may come from a sibling of the path. And wherever a window page
+        is referenced, also as the source of a copy, the full page must be referenced too, because cutting
+        unreferenced full pages off a leaf takes the window pages at the same positions along.
         """
         full_until = self._full if self._full > start and not partial else start
         assert 0 <= start <= full_until, (start, full_until)
         return Hit(self._path, StartPoint(start, full_until, start), partial)
 
     def hole(self, end: int, pages: int) -> int | None:
-        """A hole among the first `pages` of the path that a hit at `end` reads; no hit lies between.
+        """A hole, among the first `pages` of the path, that a hit at `end` reads, if there is one.
 
-        Of a run of holes in one node the first is as good as the last: nothing ends or branches off within.
+        No hit ends between the hole and `end`. In a run of holes within one node, returns the first, where
+        every position reads the one before: no other path branches off inside a node.
         """
         assert 0 <= pages <= self._path.pages, (end, pages)
         for _, rule, resident in self._sparse:
@@ -282,39 +315,39 @@ class _PathRules:
         return None
 
     def within(self, page: int, tail: bytes) -> Hit | None:
-        """The longest hit inside the page after `page` pages of the path, whose tokens go on with `tail`."""
+        """The longest hit inside the page after `page` pages of the path, where the tokens are `tail`."""
         assert page <= self._path.pages, (page, self._path.pages)
-        found, start = None, page * self._page_size
-        for node, index, tokens in candidates(self._path, page, tail):
-            if found is not None and found.begin.start >= start + tokens:
+        longest, start = None, page * self._page_size
+        for node, index, tokens in partial_matches(self._path, page, tail):
+            if longest is not None and longest.begin.start >= start + tokens:
                 break
             if self.hole(start + tokens, page) is not None:
-                break  # a shorter part of the page needs at least the same whole pages
+                break  # a shorter part of the page reads at least the same whole pages
             end = self._longest_end(node, index, start, tokens)
-            if end > max(start, found.begin.start if found else 0):
-                found = self.hit(end, (node, index))
-        return found
+            if end > max(start, longest.begin.start if longest else 0):
+                longest = self.hit(end, (node, index))
+        return longest
 
     def _longest_end(self, node: Node, index: int, start: int, tokens: int) -> int:
-        """The last end in (start, start + tokens] that the page `index` allows; `start` if there is none."""
+        """The last end in (start, start + tokens] at which the page allows a hit, otherwise `start`."""
         assert tokens > 0, (node, index, tokens)
         end = start + tokens
-        if self._reads(node, index, end):
+        if self._allows(node, index, end):
             return end
         if all(rule.reads_before for _, rule, _ in self._sparse):
-            return start  # each end reads what comes before it in the page
+            return start  # every end reads the token before it, so a page that is not resident allows no hit
         ends = range(end - 1, start, -1)
         return next(
             (
                 e
                 for e in ends
-                if self.hole(e, start // self._page_size) is None and self._reads(node, index, e)
+                if self.hole(e, start // self._page_size) is None and self._allows(node, index, e)
             ),
             start,
         )
 
-    def _reads(self, node: Node, index: int, end: int) -> bool:
-        """Whether page `index` of `node` allows a hit at `end` within it."""
+    def _allows(self, node: Node, index: int, end: int) -> bool:
+        """Whether page `index` of `node` allows a hit at `end`, inside it."""
         return all(
             rule.ends_within(end, bool(node.resident[component][index]))
             for component, rule, _ in self._sparse

@@ -1,4 +1,4 @@
-"""What the prefix tree is made of: nodes, roots, and the path that a key takes through them."""
+"""Nodes and roots of the radix tree, and the path that a key takes through it."""
 
 from bisect import bisect_left, bisect_right
 from sys import byteorder
@@ -18,48 +18,50 @@ NO_PAGE = np.array(0, dtype=np.int64)
 
 
 class Node:
-    """A run of tokens after its parent's. Mutable, owned by the tree.
+    """A run of tokens after its parent's, in whole pages. Mutable, owned by the tree.
 
-    key      int32 tokens as bytes, a page multiple; empty in roots only
-    runs     per component, one entry per page of the key, 0 = hole
-    resident per component, one byte per page: 1 where `runs` is not 0
-    size     pages of the key
-    children by their first page
-    order    the same first pages, sorted: equal beginnings lie side by side
-    links    places in the reclaim orders
-    start    pages before it
-    above    the tokens before it, as the keys of the nodes there were when it came
-    space    the namespace of its root
-    parted   whether requests parted at its end; others may, when all that came after it is gone
-    pinned   until which step a user has pinned it
+    key        tokens as int32 bytes, a multiple of the page; empty in roots only
+    runs       per component, page ids as int64 bytes, one per page of the key; 0 = hole
+    resident   per component, one byte per page: 1 where `runs` has a page
+    size       pages of the key
+    start      pages before the node
+    above      tokens before the node: the keys of the nodes that were above it when it was created
+    namespace  that of its root
+    children   by the first page of their keys
+    sorted_children
+               the same first pages in order, so that pages with a common beginning are neighbours
+    branched   whether requests continued differently after its end; stays set when the children are gone
+    pinned     the step until which a user has pinned it, 0 if never
+    candidates its entries in the eviction queues, one per queue
     """
 
     __slots__ = (
         "above",
         "branched",
+        "candidates",
         "children",
         "key",
-        "links",
-        "order",
+        "namespace",
         "parent",
         "pinned",
         "resident",
         "runs",
         "size",
-        "space",
+        "sorted_children",
         "start",
     )
 
     def __init__(
-        self, parent: "Node | None", space: Namespace, key: bytes, runs: tuple[Run, ...], orders: int
+        self, parent: "Node | None", namespace: Namespace, key: bytes, runs: tuple[Run, ...], queues: int
     ) -> None:
         self.parent = parent
-        self.space = space
+        self.namespace = namespace
         self.key: bytes = key
         self.start: int = 0
         self.above: tuple[bytes, ...] = ()
         if parent is not None:
             self.start = parent.start + parent.size
+            # Keys, not tokens: all descendants share them, and events can keep them without a copy.
             self.above = (*parent.above, parent.key) if parent.key else ()
         self.branched = False
         self.pinned = 0
@@ -67,21 +69,21 @@ class Node:
         self.resident = residency(runs)
         self.size: int = len(self.resident[0])
         self.children: dict[bytes, Node] = {}
-        self.order: list[bytes] = []
-        self.links: tuple[Candidate[Node], ...] = tuple([Candidate(self) for _ in range(orders)])
+        self.sorted_children: list[bytes] = []
+        self.candidates: tuple[Candidate[Node], ...] = tuple([Candidate(self) for _ in range(queues)])
 
     def forget_prices(self) -> None:
-        """It has changed: what giving would cost is asked anew."""
-        for link in self.links:
-            link.price = None
+        """The node has changed: cached prices are no longer valid."""
+        for candidate in self.candidates:
+            candidate.price = None
 
     @property
     def pages(self) -> tuple[Pages, ...]:
-        """`runs` as arrays."""
+        """`runs` as arrays, by component."""
         return tuple([pages_of(run) for run in self.runs])
 
     def page(self, component: int, index: int) -> int:
-        """The page at `index`, 0 if there is a hole."""
+        """The page id at `index`, 0 if there is a hole."""
         assert 0 <= index < self.size, (index, self)
         return int.from_bytes(self.runs[component][index * ID_BYTES : (index + 1) * ID_BYTES], byteorder)
 
@@ -99,9 +101,11 @@ class Root(Node):
 
 
 class Path:
-    """What a key shares with the tree: nodes from below the root, where each starts, pages shared.
+    """The nodes that share tokens with a key, from below the root. The last one may be shared in part.
 
-    The last node may be shared in part. `end` is the deepest node, or the root.
+    starts pages before each node
+    pages  whole pages shared
+    end    the deepest node, or the root
     """
 
     __slots__ = ("end", "nodes", "pages", "root", "starts")
@@ -115,7 +119,7 @@ class Path:
         self.end = nodes[-1] if nodes else root
 
     def follow(self, node: Node) -> None:
-        """`node` was hung after the last, and is shared whole."""
+        """Adds `node`, a new child of the last one, all of which is shared."""
         assert node.parent is self.end or not self.nodes, (node, self.end)
         self.nodes.append(node)
         self.starts.append(self.pages)
@@ -123,33 +127,33 @@ class Path:
         self.end = node
 
     def lengthen(self, pages: int) -> None:
-        """The last node grew in place, by pages that are shared too."""
+        """The last node grew in place by `pages`, which are shared too."""
         self.pages += pages
         assert self.within == self.end.size, (self.within, self.end)
 
     def cut_last(self, upper: Node) -> None:
-        """The last node was split where the sharing ends; `upper` is what was shared."""
+        """The last node was split where the sharing ends; `upper` is the shared part."""
         assert upper.size == self.within, (upper, self.within)
         self.nodes[-1] = self.end = upper
 
     @property
     def within(self) -> int:
-        """Pages of `end` that are shared; 0 at the root."""
+        """Shared pages of `end`; 0 at the root."""
         return self.pages - self.starts[-1] if self.starts else 0
 
     def after(self, pages: int) -> tuple[Node, int]:
-        """Where the path stands after its first `pages`: a node, and how many of its pages are passed."""
+        """The node in which the first `pages` of the path end, and how many of its pages they cover."""
         assert 0 <= pages <= self.pages, (pages, self.pages)
         which = bisect_left(self.starts, pages) - 1
         return (self.nodes[which], pages - self.starts[which]) if which >= 0 else (self.root, 0)
 
     def start_of(self, page: int) -> int:
-        """Where the node that holds page `page` of the path starts."""
+        """The first page of the node that holds page `page` of the path."""
         assert 0 <= page < self.pages, (page, self.pages)
         return self.starts[bisect_right(self.starts, page) - 1]
 
     def read(self, component: int, start: int, end: int) -> Pages:
-        """Entries [start, end) of the path's pages."""
+        """Page ids [start, end) of the path, 0 = hole. Not to be written to."""
         assert start <= end <= self.pages, (start, end, self.pages)
         if start == end:
             return NO_PAGES
@@ -157,24 +161,26 @@ class Path:
         start -= self.starts[first]
         end -= self.starts[first]
         run = self.nodes[first].runs[component]
-        if end > len(run) // ID_BYTES:
+        if end > len(run) // ID_BYTES:  # the range spans several nodes
             run = b"".join([node.runs[component] for node in self.nodes[first:]])
         return pages_of(run[start * ID_BYTES : end * ID_BYTES])
 
     def residency(self, component: int) -> bytes:
-        """A byte per page of the path: 1 where it is resident."""
+        """A byte per page of the path: 1 where it is resident in `component`."""
         whole = b"".join([node.resident[component] for node in self.nodes])
         return whole[: self.pages]
 
 
 def residency(runs: tuple[Run, ...]) -> tuple[bytes, ...]:
+    """Per run, a byte per page: 1 where it is no hole. Bytes, for their fast `find` and `count`."""
     return tuple([(np.frombuffer(run, _PAGE) != NO_PAGE).tobytes() for run in runs])
 
 
 def shared_tokens(left: bytes, right: bytes) -> int:
-    """Tokens that two keys have in common from their beginning."""
+    """The length, in tokens, of the common prefix of two keys."""
     assert len(left) % TOKEN_BYTES == len(right) % TOKEN_BYTES == 0, (left, right)
     count = min(len(left), len(right)) // TOKEN_BYTES
+    # Comparing bytes first: mostly all of the shorter key is shared, and then no array is needed.
     if left[: count * TOKEN_BYTES] == right[: count * TOKEN_BYTES]:
         return count
     differs = np.frombuffer(left, np.int32, count) != np.frombuffer(right, np.int32, count)
@@ -182,7 +188,7 @@ def shared_tokens(left: bytes, right: bytes) -> int:
 
 
 def as_key(tokens: Tokens, count: int) -> bytes:
-    """The first `count` tokens as the tree compares them, from any integer array."""
+    """The first `count` tokens of any integer array, as the tree compares them: int32 bytes."""
     assert 0 <= count <= len(tokens), (count, len(tokens))
     if type(tokens) is not np.ndarray or tokens.dtype is not _TOKEN:
         tokens = np.asarray(tokens).astype(np.int32, copy=False)

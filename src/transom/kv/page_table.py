@@ -1,4 +1,4 @@
-"""Rows: which page of one component holds which positions of which request. Kernels read the table."""
+"""Page tables: per component, which page holds which positions of which request. Kernels read them."""
 
 from typing import Any
 
@@ -12,7 +12,11 @@ _NONE = np.array(0, np.int32)
 
 
 class PageTable:
-    """Owns one component's rows. `table`, int32 [rows, pages per row], 0 = none, changes only here."""
+    """Owns the table of one component. `table`: int32 [rows, pages per row], 0 = no page; written only here.
+
+    A row belongs to one holding. Entry i has the page for positions [i * page_size, (i + 1) * page_size). The
+    array is never reallocated, so kernels may keep a pointer to it.
+    """
 
     __slots__ = ("_journal", "table")
 
@@ -22,20 +26,20 @@ class PageTable:
         self._journal = journal
 
     def read(self, row: int, start: int, end: int) -> Pages:
-        """A copy of entries [start, end), in the index type."""
+        """Entries [start, end), a copy in the index type."""
         assert 0 <= start <= end <= self.table.shape[1], (start, end, self.table.shape)
         entries: Pages = self.table[row, start:end].astype(np.int64)
         return entries
 
     def write(self, row: int, start: int, pages: Pages) -> None:
-        """Entries from `start` on become `pages`."""
+        """Sets the entries from `start` on to `pages`."""
         assert start >= 0, (row, start)
         entries = self._entries(row, start, start + len(pages))
         self._journal.log(self._restore, row, start, entries.copy())
         entries[...] = pages
 
     def clear(self, row: int, start: int, end: int) -> Pages:
-        """Entries [start, end) become 0. Returns the pages, none of them 0, that they named."""
+        """Sets entries [start, end) to 0. Returns the pages that they named, without zeros."""
         assert start <= end, (row, start, end)
         entries = self._entries(row, start, end)
         before = entries.astype(np.int64)
@@ -44,7 +48,7 @@ class PageTable:
         return present(before)
 
     def _entries(self, row: int, start: int, end: int) -> NDArray[np.int32]:
-        """Entries [start, end) to be written to."""
+        """Entries [start, end), a view to write to. A slice past the table would silently be shorter."""
         entries = self.table[row, start:end]
         assert len(entries) == end - start, (start, end, self.table.shape)
         return entries

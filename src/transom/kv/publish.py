@@ -1,27 +1,29 @@
-"""Giving computed whole pages to the tree: fill holes, never replace.
+"""Publishing: inserts computed whole pages into the radix tree. Fills holes, never replaces a page.
 
-Along the path of the request's tokens the tree takes a page only where it has a hole. Everywhere else the
-request's page is a duplicate: it goes back to the pool and the row names the tree's page instead. Whatever
-a row names before `published` it has referenced, so nothing it reads can be freed or changed.
+Along the path of the request's tokens, the tree takes a page only where it has a hole. Everywhere else the
+request's page is a duplicate: it is freed, and the row names the tree's page instead. Replacing the page of
+the tree would change pages that other rows read. The row references every page that it names before
+`published`, so these pages cannot be evicted under it.
 """
 
 import numpy as np
 
 from transom.kv.holding import Holding
+from transom.kv.node import Node, Path
 from transom.kv.page_rules import PageRule
 from transom.kv.page_table import PageTable
 from transom.kv.pool import ID_BYTES, Pages, Run, owner_of, pages_of, present
-from transom.kv.radix_tree import Node, Path, PrefixTree
+from transom.kv.radix_tree import RadixTree
 from transom.kv.stats import Counters
 
 
 class Publisher:
-    """Where to, and from which rows."""
+    """Inserts pages of rows into the tree. Owns nothing; changes tree, pools and page tables of one cache."""
 
     __slots__ = ("_counters", "_rows", "_rules", "_tree")
 
     def __init__(
-        self, tree: PrefixTree, rows: tuple[PageTable, ...], rules: tuple[PageRule, ...], counters: Counters
+        self, tree: RadixTree, rows: tuple[PageTable, ...], rules: tuple[PageRule, ...], counters: Counters
     ) -> None:
         assert len(rows) == len(rules) == len(tree.pools), (rows, rules)
         self._tree = tree
@@ -30,9 +32,9 @@ class Publisher:
         self._counters = counters
 
     def publish(self, holding: Holding, key: bytes, whole: int) -> Path:
-        """`key` is the first `whole` pages of tokens. All of them become the tree's; never needs a page.
+        """Publishes the first `whole` pages. `key` has their tokens. Allocates nothing.
 
-        Returns their path. Its end may have no page yet: let `trim` follow.
+        Returns their path. Its end may have no page yet (a snapshot may follow), so the caller calls `trim`.
         """
         assert len(key) == whole * self._tree.page_bytes, (len(key), whole)
         path = self._tree.walk(holding.namespace, key)
@@ -44,13 +46,15 @@ class Publisher:
         return path
 
     def _append(self, holding: Holding, path: Path, key: bytes, whole: int) -> None:
-        """The rest of the key, which the tree has nothing of."""
+        """Adds the rest of the key, of which the tree has nothing."""
         assert path.pages < whole, (path.pages, whole)
         if not path.nodes:
             path.end = self._tree.root(holding.namespace)
         elif path.within < path.end.size:
             path.cut_last(self._tree.split(path.end, path.within))
         runs = tuple([self._adopted(holding, c, path.pages, whole) for c in range(len(self._rows))])
+        # The end of a prompt stays the end of a node: another request with the same prompt may hit there.
+        # Elsewhere a leaf grows in place as its request generates.
         is_boundary = path.pages == self._rules[0].floor(holding.prompt)
         extend = self._tree.grow if is_boundary else self._tree.lengthen
         node = extend(path.end, key[path.pages * self._tree.page_bytes :], runs)
@@ -60,7 +64,7 @@ class Publisher:
             path.follow(node)
 
     def _adopted(self, holding: Holding, component: int, start: int, end: int) -> Run:
-        """The row's pages [start, end), now the tree's; 0 where the row has slid, or has none to share."""
+        """Moves the row's pages [start, end) into the tree; 0 where the row has slid, and for states."""
         if not self._rules[component].by_reference:
             return bytes((end - start) * ID_BYTES)
         pages = self._rows[component].read(holding.row, start, end)
@@ -70,7 +74,7 @@ class Publisher:
         return pages.tobytes()
 
     def _merge(self, holding: Holding, node: Node, start: int, end: int) -> None:
-        """Pages [start, end) of the path, which lie in `node`."""
+        """Merges the row's pages [start, end) into `node`: fills its holes, frees duplicates."""
         assert start == node.start and end <= start + node.size, (start, end, node)
         for component, rule in enumerate(self._rules):
             first = max(start, holding.shared(rule))
@@ -88,12 +92,14 @@ class Publisher:
     def _return_duplicates(
         self, holding: Holding, component: int, first: int, ours: Pages, theirs: Pages
     ) -> None:
+        """Where both have a page, the row references the tree's, and its own is freed."""
         assert len(ours) == len(theirs), (ours, theirs)
         both = (ours != 0) & (theirs != 0)
         if not both.any():
             return
         pool = self._tree.pools[component]
+        # Referenced before anything is freed: the row reads one of the two pages at every moment.
         pool.reference(theirs[both])
-        pool.give(ours[both], owner_of(holding.row))
+        pool.free_private(ours[both], owner_of(holding.row))
         self._rows[component].write(holding.row, first, np.where(both, theirs, ours))
         self._counters.add(component, duplicates_returned=int(np.count_nonzero(both)))

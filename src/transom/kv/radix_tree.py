@@ -1,4 +1,8 @@
-"""The prefix tree: runs of tokens with, per component, their pages or holes. Structure only, no policy."""
+"""The radix tree: runs of tokens with, per component, their pages or holes. Structure only, no policy.
+
+A component that keeps everything has a page on every position of every node. Other components may have holes
+anywhere: their windows are evicted independently, and a node without pages stays as long as it has children.
+"""
 
 from bisect import bisect_left, bisect_right, insort
 from collections.abc import Sequence
@@ -7,37 +11,24 @@ from functools import partial
 import numpy as np
 from numpy.typing import ArrayLike
 
-from transom.kv.events import EventLog, What
-from transom.kv.eviction_policy import RANK_PINNED, RANK_USEFUL, RANK_USELESS, Policy, Price
+from transom.kv.events import EventKind, EventLog
+from transom.kv.eviction_policy import RANK_NEEDED, RANK_PINNED, RANK_UNNEEDED, Policy, Price
 from transom.kv.eviction_queue import Clock, EvictionQueue
 from transom.kv.holding import Namespace
 from transom.kv.journal import Journal
-from transom.kv.node import NO_PAGES, TOKEN_BYTES, Node, Path, Root, as_key, residency, shared_tokens
+from transom.kv.node import TOKEN_BYTES, Node, Path, Root, residency, shared_tokens
 from transom.kv.page_rules import PageRule
 from transom.kv.pool import ID_BYTES, PagePool, Run, as_pages, pages_of
 
-__all__ = [
-    "NO_PAGES",
-    "TOKEN_BYTES",
-    "Node",
-    "Path",
-    "PrefixTree",
-    "Root",
-    "as_key",
-    "residency",
-    "shared_tokens",
-]
-
-
 HOLE = b"\0"
-"""In `resident`; in runs ID_BYTES of them."""
+"""One hole in `resident`; in runs a hole is ID_BYTES of it."""
 
 Stretch = tuple[Node, int, int]
 """Pages [first, end) of a node."""
 
 
-class PrefixTree:
-    """Owns the nodes, and through the pools their pages. Mutable; every change is logged."""
+class RadixTree:
+    """Owns the nodes and, through the pools, their pages. Mutable; every change is logged for rollback."""
 
     __slots__ = (
         "_costs",
@@ -45,14 +36,14 @@ class PrefixTree:
         "_journal",
         "_log",
         "_rules",
-        "ages",
         "clock",
-        "gives_whole",
+        "evicts_whole",
         "groups",
+        "inflates",
         "keeps_all",
-        "orders",
         "page_bytes",
         "pools",
+        "queues",
         "roots",
     )
 
@@ -65,25 +56,25 @@ class PrefixTree:
         log: EventLog,
         journal: Journal,
     ) -> None:
-        """`costs` are bytes per page, by component: what prices are relative to."""
+        """`costs`: bytes per page of each component, or 1 for all when pools do not share a budget."""
         keeps_all = tuple(rule.keeps_all for rule in rules)
         self.pools = pools
         self.keeps_all = keeps_all
         self.page_bytes = rules[0].page_size * TOKEN_BYTES
         self.roots: dict[Namespace, Root] = {}
         self.clock = Clock(journal)
-        self.ages = policy.knows_boundaries
-        """Whether value fades as others give."""
-        self.gives_whole = policy.knows_boundaries and not all(keeps_all)
-        """Whether a stretch or an island goes as a whole: half of one is of no use."""
+        self.inflates = policy.knows_boundaries
+        """Whether evictions inflate the value of later uses, see `LeastValuable`."""
+        self.evicts_whole = policy.knows_boundaries and not all(keeps_all)
+        """Whether a stretch or an island is evicted as a whole, because a part of it makes no hit."""
         self._rules = rules
         self._costs = costs
         self._log = log
-        stem = keeps_all.index(True) if True in keeps_all else len(keeps_all)
-        self.groups = tuple(c for c in range(len(pools)) if not keeps_all[c] or c == stem)
-        """One component per reclaim order: the rooted ones go together, their first speaks for them."""
-        self._groups_of = tuple(self.groups.index(stem if keeps_all[c] else c) for c in range(len(pools)))
-        self.orders: tuple[EvictionQueue[Node], ...] = tuple(
+        first = keeps_all.index(True) if True in keeps_all else len(keeps_all)
+        self.groups = tuple(c for c in range(len(pools)) if not keeps_all[c] or c == first)
+        """One component per eviction queue. Components that keep everything share the queue of the first."""
+        self._groups_of = tuple(self.groups.index(first if keeps_all[c] else c) for c in range(len(pools)))
+        self.queues: tuple[EvictionQueue[Node], ...] = tuple(
             EvictionQueue(policy, partial(self.price, component), self.clock, journal)
             for component in self.groups
         )
@@ -92,8 +83,9 @@ class PrefixTree:
     # ---------------------------------------------------------------- queries
 
     def walk(self, namespace: Namespace, key: bytes) -> Path:
-        """What the tree shares with `key`, in whole pages."""
+        """The longest prefix of `key` in the tree, in whole pages, resident or not."""
         root = self.roots.get(namespace)
+        # An empty root for an unknown namespace: a query adds nothing to the tree.
         node: Node = Root(namespace, len(self.pools)) if root is None else root
         top = node
         nodes: list[Node] = []
@@ -102,6 +94,7 @@ class PrefixTree:
         while (child := node.children.get(key[at : at + page_bytes])) is not None:
             nodes.append(child)
             starts.append(at // page_bytes)
+            # A node is a run of many pages, so one comparison of bytes covers it; mostly all of it is shared.
             if not key.startswith(child.key, at):
                 tokens = shared_tokens(child.key, key[at : at + len(child.key)])
                 return Path(top, nodes, starts, starts[-1] + tokens * TOKEN_BYTES // page_bytes)
@@ -109,69 +102,73 @@ class PrefixTree:
             node = child
         return Path(top, nodes, starts, at // page_bytes)
 
-    def order_of(self, component: int) -> EvictionQueue[Node]:
-        return self.orders[self._groups_of[component]]
+    def queue_of(self, component: int) -> EvictionQueue[Node]:
+        return self.queues[self._groups_of[component]]
 
-    # ---------------------------------------------------------------- what giving would cost
+    # ---------------------------------------------------------------- prices of evictions
 
     def price(self, component: int, node: Node) -> Price:
-        """Of a rooted component the stretch back to the boundary before, with all that lies there; of others
-        the pages that no boundary needs, or else the island at the end.
+        """The price of evicting `node` from a component.
 
-        Nodes end where a prompt or a turn ended and where a request left the path of another. A page of slack
-        is for who sends the same prompt again, one token of which is to be computed.
+        Hits end at boundaries: the ends of nodes, where a prompt or a turn ended or requests branched. In a
+        component that keeps everything, evicting a leaf loses the stretch back to the boundary before. In
+        other components, first the pages go that no boundary needs, then the island at the end.
         """
         price = self._stretch(node) if self.keeps_all[component] else self._island(component, node)
-        if not node.pinned:  # else it also changes with time
-            node.links[self._groups_of[component]].price = price
-        elif node.pinned > self._log.step and price.rank == RANK_USEFUL:
+        if not node.pinned:  # the price of a pinned node changes when the pin ends, so it is not cached
+            node.candidates[self._groups_of[component]].price = price
+        elif node.pinned > self._log.step and price.rank == RANK_NEEDED:
             return price._replace(rank=RANK_PINNED)
         return price
 
     def _stretch(self, node: Node) -> Price:
+        """The price of a leaf in components that keep everything. All pages at its positions go together."""
         size = 0
-        for cost, there in zip(self._costs, node.resident, strict=True):
-            size += cost * there.count(1)
-        return Price(RANK_USEFUL, len(node.key) // TOKEN_BYTES, size or 1, 0, node.branched, self.gives_whole)
+        for cost, resident in zip(self._costs, node.resident, strict=True):
+            size += cost * resident.count(1)
+        tokens = len(node.key) // TOKEN_BYTES
+        return Price(RANK_NEEDED, tokens, size or 1, 0, node.branched, self.evicts_whole)
 
     def _island(self, component: int, node: Node) -> Price:
-        there = node.resident[component]
-        island = self._rules[component].island(node.start, there)
-        rank = RANK_USELESS if there.find(1, 0, island) >= 0 else RANK_USEFUL
-        size = self._costs[component] * there.count(1) or 1
-        return Price(rank, len(node.key) // TOKEN_BYTES, size, island, node.branched, self.gives_whole)
+        """The price in another component. Without the island no hit ends here, so it counts whole."""
+        resident = node.resident[component]
+        island = self._rules[component].island(node.start, resident)
+        rank = RANK_UNNEEDED if resident.find(1, 0, island) >= 0 else RANK_NEEDED
+        size = self._costs[component] * resident.count(1) or 1
+        return Price(rank, len(node.key) // TOKEN_BYTES, size, island, node.branched, self.evicts_whole)
 
     # ---------------------------------------------------------------- recency
 
     def use(self, path: Path, first: tuple[int, ...], *, hit: bool, priority: int) -> None:
-        """The path was read now, by component from page `first[component]` on."""
+        """A request has read the path now, in each component from page `first[component]` on."""
         assert len(first) == len(self.pools), first
         for group, component in enumerate(self.groups):
+            # From the node that holds page `first` on; earlier nodes were not read, so they age.
             after = bisect_right(path.starts, first[component])
             nodes = path.nodes[after - 1 :] if after else path.nodes
-            self.orders[group].use([node.links[group] for node in nodes], hit=hit, priority=priority)
+            self.queues[group].use([node.candidates[group] for node in nodes], hit=hit, priority=priority)
 
-    def reprice(self, path: Path) -> None:
-        """Pins have ended: keys of the path may be lower now."""
+    def unpin(self, path: Path) -> None:
+        """A pin on the path has ended, so keys of its nodes may be lower now."""
         for node in path.nodes:
-            for order, link in zip(self.orders, node.links, strict=True):
-                order.bound(link)
+            for queue, candidate in zip(self.queues, node.candidates, strict=True):
+                queue.invalidate(candidate)
 
     def pin(self, node: Node, until: int) -> None:
-        """It gives last until after step `until`."""
+        """Evicts `node` after all nodes that are not pinned, up to and including step `until`."""
         assert until >= node.pinned, (node, until)
-        self._journal.log(self._pin, node, node.pinned)
-        self._pin(node, until)
+        self._journal.log(self._set_pinned, node, node.pinned)
+        self._set_pinned(node, until)
 
-    def unpark(self) -> None:
-        """References have ended: nodes passed over while they were read are asked again."""
-        for order in self.orders:
-            order.unpark()
+    def end_skips(self) -> None:
+        """References have ended, so skipped nodes may have pages to evict again."""
+        for queue in self.queues:
+            queue.end_skips()
 
     # ---------------------------------------------------------------- growing
 
     def root(self, namespace: Namespace) -> Root:
-        """The root of `namespace`, made if there is none. Give it a child before the transition ends."""
+        """The root of `namespace`, created if necessary. It must get a child in the same transaction."""
         root = self.roots.get(namespace)
         if root is None:
             root = Root(namespace, len(self.pools))
@@ -180,109 +177,118 @@ class PrefixTree:
         return root
 
     def grow(self, end: Node, key: bytes, runs: tuple[Run, ...]) -> Node:
-        """Hangs a run after `end`, which shares none of it."""
+        """Adds a new child to `end`, no child of which shares its first page."""
         assert key and len(key) // self.page_bytes == len(runs[0]) // ID_BYTES, (len(key), runs)
+        # A second child: from now on the end of `end` is where requests branched, even if children go.
         if end.children and not end.branched:
-            self._journal.log(self._part, end, False)
-            self._part(end, True)
-        node = Node(end, end.space, key, runs, len(self.groups))
+            self._journal.log(self._set_branched, end, False)
+            self._set_branched(end, True)
+        node = Node(end, end.namespace, key, runs, len(self.groups))
         self._journal.log(self._unlink, node)
         self._link(node)
-        self._relist(node)
-        self._relist(end, cheaper=False)
-        self._tell_from(What.STORED, node, 0)
+        self._requeue(node)
+        # `end` is no leaf any more, so components that keep everything cannot evict from it.
+        self._requeue(end, cheaper=False)
+        self._record_from(EventKind.STORED, node, 0)
         return node
 
     def lengthen(self, end: Node, key: bytes, runs: tuple[Run, ...]) -> Node:
-        """The same, in place where `end` is a leaf and nobody parted there: its end is no boundary then."""
+        """Like `grow`, but a leaf at which no requests branched grows in place: its end is no boundary."""
         assert key and len(key) // self.page_bytes == len(runs[0]) // ID_BYTES, (len(key), runs)
         if end.parent is not None and not end.children and not end.branched:
             size = end.size
             self._set(end, end.key + key, tuple([a + b for a, b in zip(end.runs, runs, strict=True)]))
-            self._tell_from(What.STORED, end, size)
+            self._record_from(EventKind.STORED, end, size)
             return end
         return self.grow(end, key, runs)
 
     def split(self, node: Node, at: int) -> Node:
-        """Cuts `node` before its page `at`; returns the new upper part. Runs are cut, pages do not move."""
+        """Splits `node` before its page `at`. Returns the new upper part; `node` becomes the lower one."""
         parent, page_bytes = node.parent, self.page_bytes
         assert parent is not None and 0 < at < node.size, (node, at)
         front = tuple([run[: at * ID_BYTES] for run in node.runs])
-        upper = Node(parent, node.space, node.key[: at * page_bytes], front, len(self.groups))
+        upper = Node(parent, node.namespace, node.key[: at * page_bytes], front, len(self.groups))
+        # A node is split where another request continues differently, or where a pin ends.
         upper.pinned, upper.branched = node.pinned, True
-        for order, link, lower in zip(self.orders, upper.links, node.links, strict=True):
-            order.split(link, lower)
+        for queue, candidate, lower in zip(self.queues, upper.candidates, node.candidates, strict=True):
+            queue.split(candidate, lower)
+        # `node` becomes the lower part, so its children keep their parent.
         self._journal.assign(node, "start", node.start + at)
         self._journal.assign(node, "above", (*node.above, upper.key))
         self._set(node, node.key[at * page_bytes :], tuple([run[at * ID_BYTES :] for run in node.runs]))
         first = upper.key[:page_bytes]
+        # `upper` takes the place of `node` among the parent's children: it has the same first page.
         self._journal.log(parent.children.__setitem__, first, node)
         parent.children[first] = upper
         self._journal.assign(node, "parent", upper)
         upper.children[node.key[:page_bytes]] = node
-        upper.order.append(node.key[:page_bytes])
-        self._relist(upper)
+        upper.sorted_children.append(node.key[:page_bytes])
+        self._requeue(upper)
         return upper
 
     def fill(self, node: Node, component: int, index: ArrayLike, pages: ArrayLike) -> None:
-        """Holes `index` of `node` get `pages`. Whatever is resident stays."""
+        """Puts `pages` into the holes `index` of `node`."""
         entries = pages_of(node.runs[component]).copy()
         index = as_pages(index)
         assert not entries[index].any() and np.all(pages), (entries[index], pages)
         entries[index] = pages
         self._replace(node, component, entries.tobytes(), (entries != 0).tobytes())
-        self._relist(node)
-        self._tell(What.STORED, node, component, (index + node.start).tolist())
+        self._requeue(node)
+        self._record(EventKind.STORED, node, component, (index + node.start).tolist())
 
     # ---------------------------------------------------------------- shrinking
 
     def evict_pages(self, node: Node, component: int, index: ArrayLike) -> None:
-        """Pages `index` of `node` go back to the pool and leave holes. Let `trim` follow."""
+        """Evicts pages `index` of `node`, which leave holes. The caller calls `trim` afterwards."""
         entries = pages_of(node.runs[component]).copy()
         index = as_pages(index)
         assert len(index) and entries[index].all(), (node, component, index)
-        self.pools[component].release(entries[index])
+        self.pools[component].free_evicted(entries[index])
         entries[index] = 0
         self._replace(node, component, entries.tobytes(), (entries != 0).tobytes())
-        self._relist(node, cheaper=False)
-        self._tell(What.REMOVED, node, component, (index + node.start).tolist())
+        self._requeue(node, cheaper=False)
+        self._record(EventKind.REMOVED, node, component, (index + node.start).tolist())
 
-    def vacate_stretches(self, component: int, stretches: Sequence[Stretch]) -> Run:
-        """The same of several nodes, but for the pool: to it the caller gives what is returned."""
+    def evict_stretches(self, component: int, stretches: Sequence[Stretch]) -> Run:
+        """Evicts stretches of several nodes. Returns the page ids, which the caller gives to the pool.
+
+        One log entry and one record for all of them: this is the fast path of `evict_pages`.
+        """
         self._journal.log(self._restore_all, [(n, n.key, n.runs, n.resident) for n, _, _ in stretches])
-        taken, told = [], []
+        taken, records = [], []
         for node, first, end in stretches:
-            taken.append(self._vacate(node, component, first, end))
+            taken.append(self._evict_stretch(node, component, first, end))
             pages = range(node.start + first, node.start + end)
-            told.append((component, node.space, node.above, node.key, pages))
-        self._log.record(What.REMOVED, told)
+            records.append((component, node.namespace, node.above, node.key, pages))
+        self._log.record(EventKind.REMOVED, records)
+        # Backwards, so that the free list is the same as if the stretches had been evicted one by one.
         return b"".join(taken[::-1])
 
-    def _vacate(self, node: Node, component: int, first: int, end: int) -> Run:
-        """Holes take the place of pages [first, end), which are returned."""
-        link, run, there = (
-            node.links[self._groups_of[component]],
-            node.runs[component],
-            node.resident[component],
-        )
-        assert first < end and there.count(1, first, end) == end - first, (node, component, first, end)
-        price, left = link.price, len(there) - first
-        there = there[:first] + there[end:].rjust(left, HOLE)
-        holes = run[: first * ID_BYTES] + run[end * ID_BYTES :].rjust(left * ID_BYTES, HOLE)
-        self._assign(node, component, holes, there)
-        earliest = there.find(1)
+    def _evict_stretch(self, node: Node, component: int, first: int, end: int) -> Run:
+        """Replaces pages [first, end) of `node` by holes and returns their ids."""
+        candidate = node.candidates[self._groups_of[component]]
+        run, resident = node.runs[component], node.resident[component]
+        assert first < end and resident.count(1, first, end) == end - first, (node, component, first, end)
+        price, tail = candidate.price, len(resident) - first
+        # `rjust` puts a hole in the place of every evicted page.
+        resident = resident[:first] + resident[end:].rjust(tail, HOLE)
+        holes = run[: first * ID_BYTES] + run[end * ID_BYTES :].rjust(tail * ID_BYTES, HOLE)
+        self._assign(node, component, holes, resident)  # forgets the cached price
+        earliest = resident.find(1)
         if earliest < 0:
-            self._relist(node, cheaper=False)
+            self._requeue(node, cheaper=False)
         elif price and earliest >= price.island:
-            link.price = price.useful((end - first) * self._costs[component])
+            # The island is left. Its price follows from the old one, so the next look need not compute it.
+            candidate.price = price.without_unneeded((end - first) * self._costs[component])
         return run[first * ID_BYTES : end * ID_BYTES]
 
     def cut(self, node: Node, count: int) -> list[Run]:
-        """The last `count` pages of a leaf end; by component, what the caller gives to the pools."""
+        """Cuts the last `count` pages off a leaf. Returns the runs, by component, for the caller to free."""
         assert not node.children and 0 < count <= node.size, (node, count)
         size = node.size - count
         taken = [run[size * ID_BYTES :] for run in node.runs]
-        self._tell_from(What.REMOVED, node, size)
+        # Before the change: the event names the tokens that are cut.
+        self._record_from(EventKind.REMOVED, node, size)
         if size:
             self._set(node, node.key[: size * self.page_bytes], _front(node.runs, size))
             self.trim(node)
@@ -291,18 +297,18 @@ class PrefixTree:
         return taken
 
     def _remove(self, leaf: Node) -> None:
-        """It keeps its runs, to come back with them if that is undone."""
+        """Takes a leaf out. The leaf keeps its runs, so that a rollback only has to link it again."""
         assert leaf.parent is not None and not leaf.children, leaf
-        for order, link in zip(self.orders, leaf.links, strict=True):
-            if link.listed:
-                order.leave(link)
+        for queue, candidate in zip(self.queues, leaf.candidates, strict=True):
+            if candidate.queued:
+                queue.remove(candidate)
         self._journal.log(self._link, leaf)
         self._unlink(leaf)
-        self._relist(leaf.parent, cheaper=False)
+        self._requeue(leaf.parent, cheaper=False)
         self.trim(leaf.parent)
 
     def trim(self, node: Node) -> None:
-        """Restores the shape: a leaf ends with a resident page; what owns nothing and leads nowhere goes."""
+        """Restores the shape upwards from `node`: leaves end with a resident page, empty ones are removed."""
         while node.parent is not None and not node.children:
             keep = 0
             for resident in node.resident:
@@ -311,60 +317,63 @@ class PrefixTree:
                     keep = last
             if keep == node.size:
                 return
-            if keep:
+            if keep:  # trailing holes of a leaf are of no use: a hit there would need them
                 self._set(node, node.key[: keep * self.page_bytes], _front(node.runs, keep))
                 return
             self._journal.log(self._link, node)
             self._unlink(node)
             node = node.parent
-            self._relist(node, cheaper=False)
-        if isinstance(node, Root) and not node.children and self.roots.get(node.space) is node:
-            self._journal.log(self.roots.__setitem__, node.space, node)
-            del self.roots[node.space]
+            self._requeue(node, cheaper=False)
+        if isinstance(node, Root) and not node.children and self.roots.get(node.namespace) is node:
+            self._journal.log(self.roots.__setitem__, node.namespace, node)
+            del self.roots[node.namespace]
 
     # ---------------------------------------------------------------- events
 
-    def _tell_from(self, what: What, node: Node, first: int) -> None:
-        """Of all that `node` has from page `first` on."""
+    def _record_from(self, kind: EventKind, node: Node, first: int) -> None:
+        """Records an event for everything that is resident in `node` from page `first` on."""
         assert node.parent is not None and first < node.size, (node, first)
-        start, told = node.start + first, []
+        start, records = node.start + first, []
         for component, resident in enumerate(node.resident):
+            # A range as long as there is no hole: records are kept, and a range is smaller than a list.
             pages: Sequence[int] = range(start, node.start + node.size)
             if resident.find(0, first) >= 0:
                 pages = [page for page in pages if resident[page - node.start]]
             if pages:
-                told.append((component, node.space, node.above, node.key, pages))
-        self._log.record(what, told)
+                records.append((component, node.namespace, node.above, node.key, pages))
+        self._log.record(kind, records)
 
-    def _tell(self, what: What, node: Node, component: int, pages: Sequence[int]) -> None:
-        """`pages` by index from the root."""
+    def _record(self, kind: EventKind, node: Node, component: int, pages: Sequence[int]) -> None:
+        """Records an event for `pages` of `node`, indices from the root."""
         assert node.parent is not None, node
-        self._log.record(what, [(component, node.space, node.above, node.key, pages)])
+        self._log.record(kind, [(component, node.namespace, node.above, node.key, pages)])
 
     # ---------------------------------------------------------------- primitives
 
     def _link(self, node: Node) -> None:
+        """Adds `node` to its parent's children."""
         first = node.key[: self.page_bytes]
         assert node.parent is not None and first not in node.parent.children, node
         node.parent.children[first] = node
-        insort(node.parent.order, first)
+        insort(node.parent.sorted_children, first)
 
     def _unlink(self, node: Node) -> None:
+        """Takes `node` out of its parent's children."""
         first = node.key[: self.page_bytes]
         assert node.parent is not None and node.parent.children[first] is node, node
         del node.parent.children[first]
-        del node.parent.order[bisect_left(node.parent.order, first)]
+        del node.parent.sorted_children[bisect_left(node.parent.sorted_children, first)]
 
-    def _replace(self, node: Node, component: int, run: Run, there: bytes) -> None:
-        """Of one component, whatever the others have. `there` is its residency. Let `_relist` follow."""
-        assert len(run) == len(there) * ID_BYTES, (node, component, run, there)
+    def _replace(self, node: Node, component: int, run: Run, resident: bytes) -> None:
+        """Replaces the run of one component; `resident` belongs to it. The caller calls `_requeue`."""
+        assert len(run) == len(resident) * ID_BYTES, (node, component, run, resident)
         self._journal.log(self._restore, node, node.key, node.runs, node.resident)
-        self._assign(node, component, run, there)
+        self._assign(node, component, run, resident)
 
-    def _assign(self, node: Node, component: int, run: Run, there: bytes) -> None:
-        runs, resident = list(node.runs), list(node.resident)
-        runs[component], resident[component] = run, there
-        node.runs, node.resident = tuple(runs), tuple(resident)
+    def _assign(self, node: Node, component: int, run: Run, resident: bytes) -> None:
+        runs, residency_of = list(node.runs), list(node.resident)
+        runs[component], residency_of[component] = run, resident
+        node.runs, node.resident = tuple(runs), tuple(residency_of)
         node.forget_prices()
 
     def _set(self, node: Node, key: bytes, runs: tuple[Run, ...]) -> None:
@@ -373,15 +382,15 @@ class PrefixTree:
         node.key, node.runs, node.resident = key, runs, residency(runs)
         node.size = len(node.resident[0])
         node.forget_prices()
-        self._relist(node)
+        self._requeue(node)
 
-    def _part(self, node: Node, branched: bool) -> None:
+    def _set_branched(self, node: Node, branched: bool) -> None:
         node.branched = branched
         node.forget_prices()
-        for order, link in zip(self.orders, node.links, strict=False):  # a root has no links
-            order.bound(link)
+        for queue, candidate in zip(self.queues, node.candidates, strict=False):  # a root has no candidates
+            queue.invalidate(candidate)
 
-    def _pin(self, node: Node, until: int) -> None:
+    def _set_pinned(self, node: Node, until: int) -> None:
         node.pinned = until
         node.forget_prices()
 
@@ -389,33 +398,34 @@ class PrefixTree:
         node.key, node.runs, node.resident = key, runs, resident
         node.size = len(resident[0])
         node.forget_prices()
-        for order, link in zip(self.orders, node.links, strict=True):
-            order.bound(link)
+        for queue, candidate in zip(self.queues, node.candidates, strict=True):
+            queue.invalidate(candidate)
 
     def _restore_all(self, before: list[tuple[Node, bytes, tuple[Run, ...], tuple[bytes, ...]]]) -> None:
         for each in before:
             self._restore(*each)
 
-    def _relist(self, node: Node, *, cheaper: bool = True) -> None:
-        """A node is in the orders of the components it has pages of; of rooted ones only a leaf can give.
+    def _requeue(self, node: Node, *, cheaper: bool = True) -> None:
+        """Updates the node's entries in the eviction queues. `cheaper`: its prices may have fallen.
 
-        Prices may have fallen if `cheaper`. Losing pages or children lets none fall.
+        A node is queued in each component that has pages to evict there; components that keep everything
+        only evict from leaves. Losing pages or children never lowers a price.
         """
         if node.parent is None:
             return
         for group, component in enumerate(self.groups):
-            order, link = self.orders[group], node.links[group]
-            gives = 1 in node.resident[component] and not (self.keeps_all[component] and node.children)
-            if gives and link.listed:
+            queue, candidate = self.queues[group], node.candidates[group]
+            has_pages = 1 in node.resident[component] and not (self.keeps_all[component] and node.children)
+            if has_pages and candidate.queued:
                 if cheaper:
-                    order.refresh(link)
-            elif gives:
-                order.enter(link)
-            elif link.listed:
-                order.leave(link)
+                    queue.requeue(candidate)
+            elif has_pages:
+                queue.add(candidate)
+            elif candidate.queued:
+                queue.remove(candidate)
 
 
 def _front(runs: tuple[Run, ...], count: int) -> tuple[Run, ...]:
-    """The first `count` pages of each."""
+    """The first `count` pages of each run."""
     assert count * ID_BYTES <= len(runs[0]), (count, runs)
     return tuple([run[: count * ID_BYTES] for run in runs])

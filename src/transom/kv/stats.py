@@ -1,4 +1,4 @@
-"""Immutable snapshots of a cache, and the counters behind them."""
+"""Statistics of a cache: immutable snapshots, and the counters that feed them."""
 
 from dataclasses import dataclass, replace
 from typing import NamedTuple
@@ -10,7 +10,11 @@ from transom.kv.pool import PagePool
 
 @dataclass(frozen=True, slots=True)
 class ComponentStats:
-    """Pages of one component; capacity = free + referenced + unreferenced + private. Counters only grow."""
+    """Pages of one component: capacity = free + referenced + unreferenced + private.
+
+    The last three are totals since the start: pages evicted, holes that publications filled, and pages freed
+    at publication because the tree had the same.
+    """
 
     name: str
     capacity: int
@@ -18,15 +22,17 @@ class ComponentStats:
     referenced: int
     unreferenced: int
     private: int
-    reclaimed: int
+    evicted: int
     holes_filled: int
     duplicates_returned: int
 
 
 @dataclass(frozen=True, slots=True)
 class CacheStats:
-    """`hit_tokens` were not computed, thanks to hits or repairs; `pages_copied` were partial pages of hits,
-    over all components.
+    """One cache. The last five are totals since the start.
+
+    hit_tokens   tokens that were not computed, thanks to hits and repairs
+    pages_copied pages copied for hits that end inside a page, over all components
     """
 
     components: tuple[ComponentStats, ...]
@@ -42,9 +48,9 @@ class CacheStats:
 
 @dataclass(frozen=True, slots=True)
 class Traffic:
-    """Pages of one component that went a way worth counting."""
+    """Totals of one component, see ComponentStats."""
 
-    reclaimed: int = 0
+    evicted: int = 0
     holes_filled: int = 0
     duplicates_returned: int = 0
 
@@ -58,7 +64,7 @@ class Admissions(NamedTuple):
 
 
 class Counters:
-    """Owns the counts. Mutable; a transition undone is a transition not counted."""
+    """Owns the totals. Mutable; a rollback takes back the counts of its transitions."""
 
     __slots__ = ("_journal", "admissions", "traffic")
 
@@ -68,7 +74,7 @@ class Counters:
         self._journal = journal
 
     def add(self, component: int, **counts: int) -> None:
-        """Adds to the counts of one component, by name."""
+        """Adds to the totals of one component, by name."""
         assert counts and min(counts.values()) >= 0, counts
         old = self.traffic[component]
         new = replace(old, **{name: getattr(old, name) + count for name, count in counts.items()})
@@ -102,7 +108,7 @@ def component_stats(pool: PagePool, traffic: Traffic) -> ComponentStats:
         referenced=pool.tree - pool.idle,
         unreferenced=pool.idle,
         private=pool.capacity - pool.free - pool.tree,
-        reclaimed=traffic.reclaimed,
+        evicted=traffic.evicted,
         holes_filled=traffic.holes_filled,
         duplicates_returned=traffic.duplicates_returned,
     )

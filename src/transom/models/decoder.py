@@ -1,4 +1,4 @@
-"""The one decoder: a `Model` run over the ops Protocol. Arrays are opaque to it."""
+"""The decoder of all model families: runs a `Model` on any backend."""
 
 from dataclasses import dataclass
 
@@ -13,8 +13,8 @@ from transom.ops.protocol import F32, I32, Ops, PagedKV, SpanRows
 class Batch:
     """The tokens of one step, all spans end to end.
 
-    spans  one entry per component: the same spans, but what may be read and is stored is the component's
-    wanted int32 indices of tokens to have logits
+    spans   one entry per component: the same spans, with the clips and stored tokens of the component
+    wanted  int32, indices of the tokens to return hidden states of
     """
 
     tokens: I32
@@ -22,23 +22,11 @@ class Batch:
     wanted: I32
 
 
-def forward(ops: Ops, model: Model, kv: tuple[PagedKV, ...], batch: Batch) -> F32:
-    """Stores the keys and values of all tokens; returns logits `[wanted, vocabulary]`: see `hidden`."""
-    return head(ops, model, hidden(ops, model, kv, batch))
-
-
-def head(ops: Ops, model: Model, x: F32) -> F32:
-    """From what `hidden` returns, or any part of it, to logits `[rows, vocabulary]`."""
-    if len(x) == 0:
-        return np.empty((0, model.spec.vocabulary), dtype=np.float32)
-    weights = model.weights
-    return ops.matmul(ops.norm_prepare(x, weights.final_norm, model.spec.eps, weights.head), weights.head)
-
-
 def hidden(ops: Ops, model: Model, kv: tuple[PagedKV, ...], batch: Batch) -> F32:
-    """Stores the keys and values of all tokens; returns what the last layer says, `[wanted, dim]`.
+    """Stores the keys and values of all tokens; returns the last layer's output, `[wanted, dim]`.
 
-    `kv` has one entry per component. Every row's pages must cover what its span reads and stores.
+    `kv` has one entry per component. The pages of every row must cover the positions that its span reads and
+    stores.
     """
     spec, weights = model.spec, model.weights
     rotations = _rotations(model, batch.spans[0].positions)
@@ -48,14 +36,22 @@ def hidden(ops: Ops, model: Model, kv: tuple[PagedKV, ...], batch: Batch) -> F32
         spans = batch.spans[layer.component]
         q = _store(ops, spec.eps, layer, layer_weights, x, rotations[layer.rope], kv, spans)
         if number == last and len(batch.wanted) == 0:
-            # Nobody asks what the top layer says of these tokens; its keys and values are stored.
+            # No span samples: chunks within a prompt need the last layer's keys and values, not its output.
             return x[:0]
         attended = ops.attention(q, layer.attention, kv[layer.component], layer.index, spans)
         if number == last:
-            # Rows are independent, so those not wanted need not be computed further.
+            # Rows are independent from here on, so compute only the wanted ones.
             x, attended = x[batch.wanted], attended[batch.wanted]
         _mix(ops, spec, layer_weights, x, attended)
     return x
+
+
+def head(ops: Ops, model: Model, x: F32) -> F32:
+    """Logits `[rows, vocabulary]` of rows that `hidden` returned."""
+    if len(x) == 0:
+        return np.empty((0, model.spec.vocabulary), dtype=np.float32)
+    weights = model.weights
+    return ops.matmul(ops.norm_prepare(x, weights.final_norm, model.spec.eps, weights.head), weights.head)
 
 
 def _store(
@@ -68,7 +64,7 @@ def _store(
     kv: tuple[PagedKV, ...],
     spans: SpanRows,
 ) -> F32:
-    """Queries `[tokens, heads, head_dim]`; keys and values go to their pages."""
+    """Queries `[tokens, heads, head_dim]`; writes keys and values to their pages."""
     qkv = ops.matmul(ops.norm_prepare(x, weights.attention_norm, eps, weights.qkv), weights.qkv)
     return ops.rope_store(
         qkv,
@@ -84,7 +80,7 @@ def _store(
 
 
 def _mix(ops: Ops, spec: ModelSpec, weights: LayerWeights, x: F32, attended: F32) -> None:
-    """Adds attention's and the MLP's part to `x`, in place."""
+    """Adds the outputs of attention and of the MLP to `x`, in place."""
     o = ops.matmul(ops.prepare(attended, weights.output), weights.output)
     _add(ops, x, o, weights.attention_post_norm, spec.eps)
     gate_up = ops.matmul(ops.norm_prepare(x, weights.mlp_norm, spec.eps, weights.gate_up), weights.gate_up)
@@ -100,6 +96,7 @@ def _add(ops: Ops, x: F32, y: F32, norm: F32 | None, eps: float) -> None:
 
 
 def _rotations(model: Model, positions: I32) -> dict[Rope, F32]:
+    """Cosines and sines of the batch, once for each kind of rope that layers use."""
     context = model.spec.context
     return {
         rope: rope_table(rope, context).at(positions) for rope in {layer.rope for layer in model.spec.layers}

@@ -1,7 +1,8 @@
-"""Gemma 3 (text): five window layers to one full layer, norms before and after each block.
+"""Gemma 3 (text): five sliding-window layers, then one full layer; norms before and after each block.
 
-Source: the Gemma 3 technical report (2025) and the keys llama.cpp's converter writes. What the file does not
-say -- the pattern of layers and the rope base of window layers -- is the architecture's.
+Sources: the Gemma 3 technical report (2025); the metadata keys and tensor names that llama.cpp's converter
+writes. Facts that are not in the file, and are constants here: the pattern of layers and the rope base of
+window layers (both from the report), and the defaults for missing keys (llama.cpp's).
 """
 
 from math import sqrt
@@ -16,15 +17,15 @@ from transom.weights.packing import pack
 
 ARCHITECTURE = "gemma3"
 PATTERN = 6
-"""Every sixth layer is full."""
+"""Every sixth layer has full attention."""
 LOCAL_ROPE_BASE = 10_000.0
-"""Of window layers; full layers have the file's."""
+"""Rope base of window layers. The base of full layers is in the file."""
 FULL, WINDOW = 0, 1
 """Component indices."""
 
 
 def load(file: GgufFile) -> Model:
-    """Raises ModelFileError, naming what is missing or of the wrong shape."""
+    """ModelFileError names a key or tensor that is missing or has the wrong shape."""
     spec = read_spec(file)
     return assemble(file, spec, lambda block, layer: _layer(block, layer.attention, spec.dim))
 
@@ -50,7 +51,7 @@ def read_spec(file: GgufFile) -> ModelSpec:
         dim=dim,
         context=meta.integer("gemma3.context_length"),
         eps=meta.number("gemma3.attention.layer_norm_rms_epsilon", 1e-6),
-        embed_scale=sqrt(dim),
+        embed_scale=sqrt(dim),  # Gemma multiplies embeddings by sqrt(dim); the file does not say so
         gate=Gate.GELU_TANH,
         components=(Full(), Window(window)),
         layers=_layers(
@@ -62,6 +63,7 @@ def read_spec(file: GgufFile) -> ModelSpec:
 def _layers(
     count: int, full: AttentionShape, sliding: AttentionShape, far: Rope, near: Rope
 ) -> tuple[LayerSpec, ...]:
+    # `index` counts the layers of each component: number // PATTERN full layers come before layer `number`.
     return tuple(
         LayerSpec(FULL, number // PATTERN, full, far)
         if number % PATTERN == PATTERN - 1
@@ -71,16 +73,19 @@ def _layers(
 
 
 def _score_scale(layers: int, dim: int, heads: int, head_dim: int) -> float:
-    # The 27B, known by its 62 layers, alone divides by dim / heads instead of head_dim.
+    # Only the 27B, recognized by its 62 layers, divides by sqrt(dim / heads) instead of sqrt(head_dim). The
+    # file does not say so; llama.cpp makes the same test.
     return 1.0 / sqrt(dim // heads if layers == 62 else head_dim)
 
 
 def _require_sane(file: GgufFile, layers: int, heads: int, kv_heads: int, head_dim: int, window: int) -> None:
     if layers < PATTERN:
-        raise ModelFileError(f"{file.path}: gemma3.block_count is {layers}; at least {PATTERN} are needed")
+        raise ModelFileError(f"{file.path}: gemma3.block_count is {layers}; it must be at least {PATTERN}")
     require_heads(file, heads, kv_heads, head_dim, "gemma3.attention.key_length")
     if window < 1:
-        raise ModelFileError(f"{file.path}: gemma3.attention.sliding_window is {window}")
+        raise ModelFileError(
+            f"{file.path}: gemma3.attention.sliding_window is {window}; it must be at least 1"
+        )
 
 
 def _layer(block: Tensors, shape: AttentionShape, dim: int) -> LayerWeights:

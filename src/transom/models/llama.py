@@ -1,7 +1,8 @@
-"""Llama: full attention in every layer, SiLU gates, no norms but before each block.
+"""Llama: full attention in every layer, SiLU gates, norms before each block only.
 
-Llama 2 and 3, SmolLM2, TinyLlama and what else files call by this name. Source: the keys and the order of
-rows that llama.cpp's converter writes.
+Llama 2 and 3, SmolLM2, TinyLlama and every file that names this architecture. Source: the metadata
+keys, tensor names and order of rows that llama.cpp's converter writes. The defaults for missing keys are
+llama.cpp's.
 """
 
 from dataclasses import replace
@@ -19,13 +20,13 @@ from transom.weights.packing import pack
 
 ARCHITECTURE = "llama"
 OUTLIERS = Precision.INT16
-"""Where a few activations are far larger than the others of their group. With 8 bits for all, perplexity of
-SmolLM2 135M grows by 0.27% over float32, with 16 in all matrices but `gate_up` by less than 0.03%; a third
-of the divergence is left: lab/LOG.md."""
+"""For inputs in which a few activations are far larger than the rest of their group. With 8 bits for all
+matrices, the perplexity of SmolLM2 135M grows by 0.27% over float32; with 16 bits in all matrices except
+`gate_up`, by less than 0.03% (lab/LOG.md)."""
 
 
 def load(file: GgufFile) -> Model:
-    """Raises ModelFileError, naming what is missing, of the wrong shape or not supported."""
+    """ModelFileError names a key or tensor that is missing, not supported or has the wrong shape."""
     spec = read_spec(file)
     return assemble(file, spec, lambda block, layer: _layer(block, layer.attention, spec.dim))
 
@@ -59,14 +60,14 @@ def read_spec(file: GgufFile) -> ModelSpec:
 def _require_supported(file: GgufFile, layers: int, head_dim: int) -> None:
     meta = file.metadata
     if layers < 1:
-        raise ModelFileError(f"{file.path}: llama.block_count is {layers}")
+        raise ModelFileError(f"{file.path}: llama.block_count is {layers}; it must be at least 1")
     if meta.integer("llama.expert_count", 0):
         raise ModelFileError(f"{file.path}: llama.expert_count: a mixture of experts is not supported")
     rotated = meta.integer("llama.rope.dimension_count", head_dim)
     if rotated != head_dim:
         raise ModelFileError(
-            f"{file.path}: llama.rope.dimension_count is {rotated}, of heads {head_dim} wide: "
-            "heads turned in part are not supported"
+            f"{file.path}: llama.rope.dimension_count is {rotated}, but heads are {head_dim} wide: "
+            "partial rotation is not supported"
         )
     scaling = meta.text("llama.rope.scaling.type", "none")
     if scaling not in ("none", "linear"):
@@ -74,7 +75,7 @@ def _require_supported(file: GgufFile, layers: int, head_dim: int) -> None:
 
 
 def _rope(file: GgufFile, head_dim: int) -> Rope:
-    """Llama 3.1 and later stretch each pair by a factor of its own, which the file lists."""
+    """Llama 3.1 and later divide the frequency of each pair by a factor of its own: the tensor rope_freqs."""
     meta = file.metadata
     base = meta.number("llama.rope.freq_base", 10_000.0)
     factor = meta.number("llama.rope.scaling.factor", 1.0)
@@ -83,7 +84,7 @@ def _rope(file: GgufFile, head_dim: int) -> Rope:
         return Rope(base, head_dim, factor)
     factors = tensors.norm("rope_freqs", head_dim // 2)
     if not (np.isfinite(factors) & (factors > 0)).all():
-        raise ModelFileError(f"{file.path}: rope_freqs.weight: a factor is not above 0")
+        raise ModelFileError(f"{file.path}: rope_freqs.weight: all factors must be above 0")
     return Rope(base, head_dim, factor, tuple(factors.tolist()))
 
 
@@ -107,9 +108,9 @@ def _layer(block: Tensors, shape: AttentionShape, dim: int) -> LayerWeights:
 
 
 def _halves(tensor: GgufTensor, head_dim: int) -> GgufTensor:
-    """Rows of each head from the file's order, pair after pair, to ours: first halves, then second halves.
+    """Reorders the rows of each head: the file has pair after pair, `rope_store` expects first halves first.
 
-    Rows are whole blocks, so they move as they are.
+    Every row is a whole number of quantization blocks, so rows move as bytes.
     """
     out = tensor.shape[0]
     rows = tensor.data.reshape(out // head_dim, head_dim // 2, 2, -1)

@@ -1,4 +1,7 @@
-"""From an open model file to a `Model`: the architecture's name picks the family."""
+"""Loads a `Model` from an open model file. The architecture named in the file selects the family.
+
+To add a family: a module with `read_spec` and `load`, like gemma3.py, and an entry in _FAMILIES.
+"""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -22,12 +25,12 @@ _FAMILIES = {
 
 
 def load_model(file: GgufFile) -> Model:
-    """Repacks the weights; the file may be closed after. Raises ModelFileError."""
+    """Repacks the weights into memory of their own; the file may be closed afterwards. ModelFileError."""
     return _family(file).load(file)
 
 
 def read_spec(file: GgufFile) -> ModelSpec:
-    """The model without its weights. Raises ModelFileError."""
+    """The model without its weights. ModelFileError."""
     return _family(file).spec(file)
 
 
@@ -36,5 +39,7 @@ def _family(file: GgufFile) -> _Family:
     family = _FAMILIES.get(architecture)
     if family is None:
         known = ", ".join(sorted(_FAMILIES))
-        raise ModelFileError(f"{file.path}: architecture {architecture!r} is not supported ({known} are)")
+        raise ModelFileError(
+            f"{file.path}: architecture {architecture!r} is not supported; supported are: {known}"
+        )
     return family

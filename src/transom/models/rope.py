@@ -1,4 +1,4 @@
-"""Cosines and sines of rotary positions, the same bits on every machine."""
+"""Cosines and sines of rotary position embeddings, from small tables."""
 
 from functools import lru_cache
 
@@ -12,10 +12,11 @@ _STRIDE = 256
 
 
 class RopeTable:
-    """Angles of positions [0, positions), as two small float64 tables joined by the addition theorems.
+    """Rotations of positions [0, positions), from two small float64 tables.
 
-    position = 256 * high + low, so cos(high + low) = cos high * cos low - sin high * sin low: exact to about
-    1e-16 before the one rounding to float32, and a hundred times smaller than a table of all positions.
+    position = 256 * high + low, and by the addition theorem cos(high + low) = cos high * cos low - sin high *
+    sin low. The error is about 1e-16 before the one rounding to float32, and the tables are about a hundred
+    times smaller than one of all positions.
     """
 
     def __init__(self, rope: Rope, positions: int) -> None:
@@ -41,6 +42,7 @@ def _turn(positions: NDArray[np.int64], frequencies: NDArray[np.float64]) -> NDA
     return np.stack([np.cos(angles), np.sin(angles)])
 
 
+# A model has one or two kinds of rope; the cache serves every step.
 @lru_cache(maxsize=8)
 def rope_table(rope: Rope, positions: int) -> RopeTable:
     return RopeTable(rope, positions)

@@ -1,4 +1,4 @@
-"""A model as data: what its layers read and write, and the weights that go with it."""
+"""A model as data: the shape of its layers, the memory they use, and the weights."""
 
 from dataclasses import dataclass
 
@@ -9,9 +9,9 @@ from transom.ops.store import KVType, PageShape
 
 @dataclass(frozen=True, slots=True)
 class Rope:
-    """Rotary positions: pair i of `dim / 2` turns by position / (factor * factors[i]) * base ** (-2 i / dim).
+    """Rotary positions: pair i of dim / 2 rotates by position / (factor * factors[i]) * base ** (-2 i / dim).
 
-    No `factors` are factors of 1.
+    Empty `factors` are all 1.
     """
 
     base: float
@@ -25,7 +25,7 @@ class Rope:
 
 @dataclass(frozen=True, slots=True)
 class LayerSpec:
-    """One decoder layer. It stores its keys and values as layer `index` of component `component`."""
+    """One decoder layer. Its keys and values are layer `index` of component `component`."""
 
     component: int
     index: int
@@ -35,7 +35,7 @@ class LayerSpec:
 
 @dataclass(frozen=True, slots=True)
 class ModelSpec:
-    """Everything about a model but its weights. `context` is the most tokens it was trained for."""
+    """A model without its weights. `context` is the number of tokens that it was trained for."""
 
     name: str
     architecture: str
@@ -57,7 +57,7 @@ class ModelSpec:
         return tuple(layer for layer in self.layers if layer.component == component)
 
     def page_shapes(self, page_size: int, kv_type: KVType) -> tuple[PageShape, ...]:
-        """What a page of each component holds."""
+        """The shape of a page, per component."""
         return tuple(
             self._page_shape(component, page_size, kv_type) for component in range(len(self.components))
         )
@@ -65,16 +65,18 @@ class ModelSpec:
     def _page_shape(self, component: int, page_size: int, kv_type: KVType) -> PageShape:
         layers = self.layers_of(component)
         shapes = {(layer.attention.kv_heads, layer.attention.head_dim) for layer in layers}
-        assert len(shapes) == 1, f"layers of one component store alike, not {shapes}"
+        assert len(shapes) == 1, f"layers of one component must have the same KV shape, not {shapes}"
         kv_heads, head_dim = shapes.pop()
         return PageShape(len(layers), page_size, kv_heads, head_dim, kv_type)
 
 
 @dataclass(frozen=True, slots=True)
 class LayerWeights:
-    """Norms are float32, None where a model has none; `qkv` stacks q, k, v, `gate_up` gates and ups.
+    """Weights of one layer. A family may lack some norms.
 
-    The post norms are applied to what a block adds, before it is added.
+    qkv         q, k and v, stacked along `out`
+    gate_up     gate and up projections, stacked along `out`
+    post norms  applied to the output of a block before it is added to the residual stream
     """
 
     attention_norm: F32
@@ -91,7 +93,7 @@ class LayerWeights:
 
 @dataclass(frozen=True, slots=True)
 class ModelWeights:
-    """`embedding` and `head` may be one matrix."""
+    """`embedding` and `head` are the same object if the model ties them."""
 
     embedding: Matrix
     layers: tuple[LayerWeights, ...]
@@ -106,7 +108,7 @@ class Model:
 
 
 def weights_bytes(weights: ModelWeights) -> int:
-    """Bytes of all matrices, each counted once. Norms are too small to count."""
+    """Bytes of all matrices, a tied one counted once. Norms are left out: they are negligibly small."""
     matrices = [weights.embedding, weights.head]
     for layer in weights.layers:
         matrices += [layer.qkv, layer.output, layer.gate_up, layer.down]

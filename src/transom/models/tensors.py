@@ -1,4 +1,4 @@
-"""A model file's tensors by name, checked to have the shape that a family expects."""
+"""Tensors of a model file by name, checked to have the shape that the family expects."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -12,7 +12,7 @@ from transom.weights.packing import pack, vector
 
 @dataclass(frozen=True, slots=True)
 class Tensors:
-    """Those of `file` whose names are `prefix`, a name, `.weight`. All methods raise ModelFileError."""
+    """The tensors of `file` named `{prefix}{name}.weight`. All methods raise ModelFileError."""
 
     file: GgufFile
     prefix: str = ""
@@ -24,7 +24,7 @@ class Tensors:
         return f"{self.prefix}{name}.weight"
 
     def rows(self, name: str) -> int:
-        """Of a matrix of any shape."""
+        """Rows of a matrix. The sizes of vocabulary and MLP are read off their tensors."""
         tensor = self.file.tensor(self._full(name))
         if len(tensor.shape) != 2:
             raise tensor.error(f"shape {tensor.shape}, where a matrix is expected")
@@ -47,12 +47,14 @@ class Tensors:
 
 
 def assemble(file: GgufFile, spec: ModelSpec, layer: Callable[[Tensors, LayerSpec], LayerWeights]) -> Model:
-    """A model whose layers `layer` reads, each from its block's tensors. ModelFileError.
+    """Reads the weights; `layer` reads one layer from the tensors of its block. ModelFileError.
 
-    The head is the file's own, or the embedding once more.
+    A file without an output matrix ties it to the embedding.
     """
     tensors = Tensors(file)
     shape = (spec.vocabulary, spec.dim)
+    # The output matrix takes 16-bit activations in every family: rounding errors go straight into the logits,
+    # and its cost is reading the weights anyway.
     embedding = tensors.packed("token_embd", *shape, Precision.INT16)
     weights = ModelWeights(
         embedding=embedding,
@@ -64,11 +66,11 @@ def assemble(file: GgufFile, spec: ModelSpec, layer: Callable[[Tensors, LayerSpe
 
 
 def require_heads(file: GgufFile, heads: int, kv_heads: int, head_dim: int, key: str) -> None:
-    """ModelFileError unless query heads divide among key heads, and heads are a multiple of 32 wide.
+    """ModelFileError unless kv_heads divides heads, and head_dim is a multiple of 32.
 
-    `key` names where `head_dim` comes from.
+    `key` is the source of `head_dim`, for the message.
     """
     if kv_heads < 1 or heads < 1 or heads % kv_heads:
-        raise ModelFileError(f"{file.path}: {heads} heads do not divide among {kv_heads} key heads")
+        raise ModelFileError(f"{file.path}: {heads} query heads cannot share {kv_heads} key heads evenly")
     if head_dim < 32 or head_dim % 32:
-        raise ModelFileError(f"{file.path}: {key} is {head_dim}; a multiple of 32 is needed")
+        raise ModelFileError(f"{file.path}: {key} is {head_dim}; it must be a multiple of 32")

@@ -1,4 +1,4 @@
-"""Which backend computes: the native one, or numpy where TRANSOM_NATIVE is 0."""
+"""Selects the backend that computes: native, or numpy if TRANSOM_NATIVE is 0."""
 
 import os
 
@@ -7,7 +7,11 @@ from transom.ops.protocol import Ops
 
 
 def choose_ops(threads: int) -> Ops:
-    """Raises ConfigError if the extension, or what TRANSOM_ISA names, is missing and numpy was not asked."""
+    """The backend, with `threads` threads if it is native.
+
+    ConfigError if the extension cannot be loaded or TRANSOM_ISA names an instruction set that this CPU lacks.
+    There is no silent fallback to numpy: it has the same bits but is far slower.
+    """
     if os.environ.get("TRANSOM_NATIVE") == "0":
         from transom.ops.reference import ReferenceOps
 

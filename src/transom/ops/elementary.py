@@ -1,4 +1,4 @@
-"""Exponential, hyperbolic tangent, logarithm and folded sums, order and roundings as `protocol` has them."""
+"""Exponential, hyperbolic tangent, logarithm and folded sums, to the bit as `protocol` specifies them."""
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,7 +13,7 @@ ZERO = np.float32(0)
 
 @np.errstate(over="ignore", under="ignore", invalid="ignore")
 def exp(x: F32) -> F32:
-    """e ** x, at most 2 units in the last place off; 0 below -87, e ** 88 above 88."""
+    """e ** x, within 2 units in the last place; 0 below -87, e ** 88 above 88."""
     x = np.minimum(x, np.float32(88))
     inside = x >= np.float32(-87)
     n = np.rint(x * LOG2E)
@@ -36,7 +36,7 @@ def tanh(x: F32) -> F32:
 
 
 def log64(z: float) -> float:
-    """Natural logarithm of a finite z >= 1, of basic float64 operations, so that no library can differ."""
+    """Natural logarithm of a finite z >= 1, of basic float64 operations: math libraries differ in bits."""
     m, e = np.frexp(np.float64(z))
     m, e = (m * 2, e - 1) if m < SQRT_HALF else (m, e)
     s = (m - 1) / (m + 1)
@@ -55,7 +55,7 @@ def fold(lanes: NDArray[np.floating]) -> NDArray[np.floating]:
 
 
 def folded_dot(a: F32, b: F32) -> F32:
-    """Dot over the last axis, a multiple of 16, broadcast over the others."""
+    """Dot over the last axis, a multiple of 16, broadcast over the other axes."""
     assert a.shape[-1] == b.shape[-1] and a.shape[-1] % LANES == 0, (a.shape, b.shape)
     lanes: F32 = np.zeros(LANES, dtype=np.float32)
     for start in range(0, a.shape[-1], LANES):
@@ -65,7 +65,7 @@ def folded_dot(a: F32, b: F32) -> F32:
 
 
 def folded_sum(x: NDArray[np.floating]) -> NDArray[np.floating]:
-    """Plain sum over the last axis (any length) in its own type: lane j % 16 takes element j, ascending."""
+    """Sum over the last axis, of any length, in its own dtype: lane j % 16 adds element j, ascending."""
     short = -x.shape[-1] % LANES
     padded = np.concatenate([x, np.zeros((*x.shape[:-1], short), dtype=x.dtype)], axis=-1)
     columns = padded.reshape(*x.shape[:-1], -1, LANES)

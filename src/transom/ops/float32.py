@@ -1,6 +1,7 @@
-"""A float32 backend on BLAS: what the model file says, without quantized activations. The accuracy reference.
+"""A float32 backend on BLAS, without quantized activations: the reference for accuracy.
 
-It keeps no bit contract: results may depend on the batch and on BLAS. Keys and values are stored as by all.
+It does not keep the bit contract: results may depend on the batch and on the BLAS library. Keys and values
+are stored like in the other backends.
 """
 
 import numpy as np
@@ -26,7 +27,7 @@ F64 = NDArray[np.float64]
 
 
 class Float32Ops:
-    """`Ops` in plain float32. Owns the dequantized weights it was asked for, and keeps them: mutable."""
+    """`Ops` in plain float32. Mutable: owns the dequantized form of every matrix used so far."""
 
     def __init__(self) -> None:
         self._weights: dict[int, tuple[Matrix, F32]] = {}
@@ -36,7 +37,8 @@ class Float32Ops:
         return "float32"
 
     def _dense(self, matrix: Matrix) -> F32:
-        """`[out, in]`, dequantized at first use. The matrix is kept too, so that its id stays its own."""
+        """`[out, in]`, dequantized at first use."""
+        # The entry keeps the matrix alive, so that no other matrix can get its id.
         if id(matrix) not in self._weights:
             dense = dequantize(matrix) if isinstance(matrix, PackedMatrix) else unpack_float(matrix)
             self._weights[id(matrix)] = (matrix, dense)
@@ -157,14 +159,14 @@ def _read(kv: PagedKV, layer: int, index: int, row: int, positions: NDArray[np.i
 
 
 def _bias(queries: NDArray[np.int64], keys: NDArray[np.int64], window: int | None) -> F32:
-    """`[queries, keys]`: 0 where a key is seen, -inf where it is masked."""
+    """`[queries, keys]`: 0 where a key is visible, -inf where it is masked."""
     age = queries[:, np.newaxis] - keys
-    seen = (age >= 0) & (age < (window or len(keys) + len(queries)))
-    return np.where(seen, np.float32(0), np.float32(-np.inf))
+    visible = (age >= 0) & (age < (window or len(keys) + len(queries)))
+    return np.where(visible, np.float32(0), np.float32(-np.inf))
 
 
 def _attend(q: F32, k: F32, v: F32, bias: F32, shape: AttentionShape) -> F32:
-    """One span; k and v `[kv_heads, keys, head_dim]`; `[tokens, heads, head_dim]` like q."""
+    """One span. q and the result are `[tokens, heads, head_dim]`, k and v `[kv_heads, keys, head_dim]`."""
     share = shape.heads // shape.kv_heads
     grouped = q.reshape(len(q), shape.kv_heads, share, shape.head_dim).transpose(1, 2, 0, 3)
     scores = grouped @ k[:, np.newaxis].transpose(0, 1, 3, 2) * np.float32(shape.scale)

@@ -1,6 +1,6 @@
-"""The native backend: `Ops` over the C++ extension, equal to `reference` to the bit.
+"""The native backend: `Ops` in the C++ extension, with the bits of `reference`.
 
-Arguments are checked in C++: a wrong shape, type or index is a ValueError that names it.
+The extension checks all arguments: a wrong shape, dtype or index is a ValueError that names the argument.
 """
 
 from dataclasses import dataclass, fields
@@ -13,7 +13,6 @@ from transom.ops.protocol import (
     ACTIVATION_GROUP,
     F32,
     I32,
-    LANES,
     Activations,
     AttentionShape,
     FloatMatrix,
@@ -27,8 +26,9 @@ from transom.ops.protocol import (
     SpanRows,
 )
 
-_RECORD_WORDS = {Precision.INT8: 32, Precision.INT16: 64}
-"""int16 words of a record: an activation group with its scale and sums, as native/kernels.h has it."""
+# int16 words of ActivationBlock8 and ActivationBlock16 in native/kernels.h: the codes of an activation group,
+# its scale and its sums, next to each other because a kernel reads them together.
+_BLOCK_WORDS = {Precision.INT8: 32, Precision.INT16: 64}
 
 _NO_SCALES: F32 = np.empty((0, 0), dtype=np.float32)
 _NO_SUMS: I32 = np.empty((0, 0), dtype=np.int32)
@@ -36,11 +36,15 @@ _NO_SUMS: I32 = np.empty((0, 0), dtype=np.int32)
 
 @dataclass(frozen=True, slots=True)
 class NativeInfo:
-    """What the extension runs on: kernels and threads in use, the kernels that run here, what the CPU has."""
+    """The kernels and threads in use, and the possible ones.
+
+    isas          instruction sets that this CPU can run, fastest first
+    threads       including the calling one
+    cpu_features  features that kernels can use and this CPU has
+    """
 
     isa: str
     isas: tuple[str, ...]
-    """The fastest first."""
     threads: int
     cpu_features: tuple[str, ...]
 
@@ -55,19 +59,23 @@ def info() -> NativeInfo:
 
 
 def set_threads(count: int) -> None:
-    """How many threads kernels of this process use, the caller's included."""
+    """Set the number of threads that kernels of this process use, including the calling one."""
     _native.set_threads(count)
 
 
 def set_isa(name: str) -> None:
-    """Forces kernels by name, one of `info().isas`; TRANSOM_ISA does so at start. ValueError for others."""
+    """Select kernels by name, one of `info().isas`, else ValueError. TRANSOM_ISA does the same at start."""
     _native.set_isa(name)
 
 
 class NativeOps:
-    """`Ops` in C++, without state. Activations hold records in `codes`; their scales and sums are empty.
+    """`Ops` in C++, without state.
 
-    `threads` sets how many the process's kernels use; None leaves that as it is (at first, the usable cores).
+    `threads` sets the number of threads for the whole process; None keeps the present number, which is
+    initially the number of usable cores.
+
+    Its Activations hold activation blocks in `codes`, in the layout that the matmul kernel reads; their
+    `scales` and `sums` are empty.
     """
 
     def __init__(self, threads: int | None = None) -> None:
@@ -95,17 +103,17 @@ class NativeOps:
         if not isinstance(matrix, PackedMatrix):
             return self.norm(x, weight, eps)
         precision = matrix.precision
-        records = _records(len(x), matrix)
-        _native.norm_prepare(x, weight, eps, precision, records)
-        return Activations(records, _NO_SCALES, _NO_SUMS, precision)
+        blocks = _empty_blocks(len(x), matrix)
+        _native.norm_prepare(x, weight, eps, precision, blocks)
+        return Activations(blocks, _NO_SCALES, _NO_SUMS, precision)
 
     def prepare(self, x: F32, matrix: Matrix) -> Prepared:
         if not isinstance(matrix, PackedMatrix):
             return x
         precision = matrix.precision
-        records = _records(len(x), matrix)
-        _native.prepare(x, precision, records)
-        return Activations(records, _NO_SCALES, _NO_SUMS, precision)
+        blocks = _empty_blocks(len(x), matrix)
+        _native.prepare(x, precision, blocks)
+        return Activations(blocks, _NO_SCALES, _NO_SUMS, precision)
 
     def matmul(self, x: Prepared, matrix: Matrix) -> F32:
         rows = x.codes if isinstance(x, Activations) else x
@@ -124,9 +132,9 @@ class NativeOps:
             _native.gated(gate_up, gate, out)
             return out
         precision = matrix.precision
-        records = _records(len(gate_up), matrix)
-        _native.gated_prepare(gate_up, gate, precision, records)
-        return Activations(records, _NO_SCALES, _NO_SUMS, precision)
+        blocks = _empty_blocks(len(gate_up), matrix)
+        _native.gated_prepare(gate_up, gate, precision, blocks)
+        return Activations(blocks, _NO_SCALES, _NO_SUMS, precision)
 
     def add(self, x: F32, y: F32) -> None:
         x += y
@@ -156,7 +164,7 @@ class NativeOps:
     def attention(self, q: F32, shape: AttentionShape, kv: PagedKV, layer: int, spans: SpanRows) -> F32:
         out = np.empty((len(q), shape.heads * shape.head_dim), np.float32)
         heads, kv_heads, head_dim = shape.heads, shape.kv_heads, shape.head_dim
-        # What is absent is 0 to the extension: no window or softcap is 0.
+        # 0 stands for an absent window or softcap.
         window, softcap = shape.window or 0, shape.softcap or 0.0
         where = (kv.pages, kv.rows, kv.page_size, layer)
         which = (spans.rows, spans.starts, spans.offsets, spans.clips)
@@ -165,6 +173,7 @@ class NativeOps:
 
     def sample(self, logits: F32, sampling: SamplingRows) -> tuple[I32, F32]:
         tokens, logprobs = np.empty(len(logits), np.int32), np.empty(len(logits), np.float32)
+        # In the order of the extension's arguments.
         columns = [getattr(sampling, field.name) for field in fields(sampling)]
         _native.sample(logits, *columns, tokens, logprobs)
         return tokens, logprobs
@@ -188,23 +197,6 @@ def _float(m: FloatMatrix) -> tuple[F32, int, int]:
     return m.values, m.out_features, m.in_features
 
 
-def _records(tokens: int, matrix: PackedMatrix) -> NDArray[np.int16]:
+def _empty_blocks(tokens: int, matrix: PackedMatrix) -> NDArray[np.int16]:
     groups = matrix.in_features // ACTIVATION_GROUP
-    return np.empty((tokens, groups, _RECORD_WORDS[matrix.precision]), np.int16)
-
-
-def textbook(x: Activations) -> Activations:
-    """Native activations in the protocol's own form. For tests: nothing computes with it."""
-    tokens, groups, _ = x.codes.shape
-    raw = x.codes.view(np.int8)
-    if x.precision == Precision.INT8:
-        codes, scales = raw[:, :, :32].astype(np.int16), raw[:, :, 32:36]
-    else:
-        codes = 254 * raw[:, :, :32].astype(np.int16) + raw[:, :, 32:64]
-        scales = raw[:, :, 64:68]
-    return Activations(
-        codes=codes.reshape(tokens, -1),
-        scales=np.ascontiguousarray(scales).view(np.float32).reshape(tokens, groups),
-        sums=codes.reshape(tokens, -1, LANES).sum(axis=2, dtype=np.int32),
-        precision=x.precision,
-    )
+    return np.empty((tokens, groups, _BLOCK_WORDS[matrix.precision]), np.int16)

@@ -1,4 +1,4 @@
-"""Between plain arrays and the packed layouts of `PackedMatrix` and `FloatMatrix`."""
+"""Converts between plain arrays and the layouts of `PackedMatrix` and `FloatMatrix`."""
 
 from collections.abc import Iterator, Sequence
 
@@ -54,23 +54,23 @@ def _interleave(values: F32) -> F32:
     return np.ascontiguousarray(padded.reshape(-1, LANES, width).transpose(0, 2, 1))
 
 
-# ---------------------------------------------------------------- and back
+# ---------------------------------------------------------------- unpacking
 
 
 def unpack_codes(matrix: PackedMatrix, tiles: slice = slice(None)) -> I8:
-    """The codes `[out_padded, in]` of these tiles of 16 outputs, padding included."""
+    """The codes `[out_padded, in]` of a slice of tiles of 16 outputs, including padding."""
     quads = matrix.codes[tiles].view(np.uint32)[..., 0] ^ np.uint32(0x80808080)
     by_output = np.ascontiguousarray(quads.transpose(0, 2, 1))
     return by_output.reshape(-1, matrix.in_features // 4).view(np.int8)
 
 
 def deinterleave(values: F32) -> F32:
-    """`[tiles, n, 16]` to `[16 * tiles, n]`, padding included."""
+    """`[tiles, n, 16]` to `[16 * tiles, n]`, including padding."""
     return values.transpose(0, 2, 1).reshape(-1, values.shape[1])
 
 
 def unpack(matrix: PackedMatrix) -> tuple[I8, F32, F32 | None]:
-    """What `pack` was given: codes, scales, zero_offsets."""
+    """The arguments of `pack`: codes, scales, zero offsets."""
     out = matrix.out_features
     zero_offsets = None if matrix.zero_offsets is None else deinterleave(matrix.zero_offsets)[:out]
     return unpack_codes(matrix)[:out], deinterleave(matrix.scales)[:out], zero_offsets
@@ -81,7 +81,7 @@ def unpack_float(matrix: FloatMatrix) -> F32:
 
 
 def rows_of(matrix: PackedMatrix, rows: NDArray[np.integer]) -> F32:
-    """These outputs' weights `[rows, in]`: fma(scale, code, minimum or +0)."""
+    """The weights of some outputs, `[rows, in]`: fma(scale, code, zero_offset or +0)."""
     tile, lane = rows // LANES, rows % LANES
     codes = (matrix.codes[tile, :, lane, :].reshape(len(rows), -1) ^ np.uint8(128)).view(np.int8)
     scales = np.repeat(matrix.scales[tile, :, lane], matrix.group, axis=1)
@@ -92,7 +92,7 @@ def rows_of(matrix: PackedMatrix, rows: NDArray[np.integer]) -> F32:
 
 
 def dequantize(matrix: PackedMatrix) -> F32:
-    """All weights `[out, in]`, as `rows_of`."""
+    """All weights `[out, in]`, computed like `rows_of`."""
     out = np.empty((matrix.out_features, matrix.in_features), dtype=np.float32)
     for start in range(0, matrix.out_features, _ROWS_AT_ONCE):
         rows = np.arange(start, min(start + _ROWS_AT_ONCE, matrix.out_features))
@@ -104,9 +104,10 @@ def dequantize(matrix: PackedMatrix) -> F32:
 
 
 def concatenate(matrices: Sequence[PackedMatrix]) -> PackedMatrix:
-    """Stacked along `out`. One precision for all; missing zero_offsets become 0 beside others.
+    """Stacks matrices of one precision along `out`.
 
-    Beside a matrix of group 16, one of group 32 is split and has the arithmetic of group 16 from then on.
+    If one has zero offsets, the rest get zeros. If one has group 16, the other matrices'
+    groups of 32 are split in two: their weights stay the same, but products are added in groups of 16.
     """
     first = matrices[0]
     assert all(m.precision == first.precision for m in matrices), [m.precision for m in matrices]
@@ -117,16 +118,11 @@ def concatenate(matrices: Sequence[PackedMatrix]) -> PackedMatrix:
     scales = np.concatenate(list(_split_groups(matrices, [part[1] for part in parts], group)))
     if all(part[2] is None for part in parts):
         return pack(codes, scales, None, group, first.precision)
-    given = [np.zeros_like(part[1]) if part[2] is None else part[2] for part in parts]
-    zero_offsets = np.concatenate(list(_split_groups(matrices, given, group)))
+    offsets = [np.zeros_like(part[1]) if part[2] is None else part[2] for part in parts]
+    zero_offsets = np.concatenate(list(_split_groups(matrices, offsets, group)))
     return pack(codes, scales, zero_offsets, group, first.precision)
 
 
 def _split_groups(matrices: Sequence[PackedMatrix], values: Sequence[F32], group: int) -> Iterator[F32]:
     for matrix, value in zip(matrices, values, strict=True):
         yield np.repeat(value, matrix.group // group, axis=1)
-
-
-def concatenate_float(matrices: Sequence[FloatMatrix]) -> FloatMatrix:
-    """Stacked along `out`."""
-    return pack_float(np.concatenate([unpack_float(m) for m in matrices]))

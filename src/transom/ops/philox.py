@@ -1,4 +1,4 @@
-"""Philox4x32-10, a counter-based generator.
+"""Philox4x32-10, a counter-based random generator: no state, the number for (seed, position) is a function.
 
 Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", SC 2011.
 """
@@ -11,7 +11,7 @@ Words = tuple[int, int, int, int]
 
 
 def philox(counter: Words, key: tuple[int, int]) -> Words:
-    """Four 32-bit words, a pure function of counter and key (32-bit words, too)."""
+    """Four 32-bit words, a pure function of counter and key, which are 32-bit words, too."""
     a, b, c, d = counter
     low, high = key
     for _ in range(10):
@@ -22,6 +22,6 @@ def philox(counter: Words, key: tuple[int, int]) -> Words:
 
 
 def uniform(seed: int, position: int) -> float:
-    """The number in [0, 1) that chooses the token at `position`; seed is taken modulo 2**64."""
+    """The number in [0, 1) that samples the token at `position`. The seed is taken modulo 2**64."""
     key = (seed & _MASK, (seed >> 32) & _MASK)
     return philox((position & _MASK, 0, 0, 0), key)[0] / 2.0**32

@@ -1,12 +1,13 @@
-"""The array operations a decoder needs, and their exact arithmetic.
+"""The array operations that a decoder needs, and the specification of their arithmetic, to the bit.
 
-Every backend computes the same bits (docs/numerics.md): row m of a result depends on row m of the
-inputs alone, never on how many rows there are, on threads or on vector width. Backends: `reference`
-(numpy, the oracle) and `native` (C++). Arrays are float32 and C-contiguous unless said otherwise.
+Every backend computes the same bits (docs/numerics.md). Row m of a result depends on row m of the inputs
+alone, never on the number of rows, the threads or the vector width. Backends: `reference` (numpy, the oracle
+of the tests) and `native` (C++). Arrays are float32 and C-contiguous unless said otherwise.
 
 `fma(a, b, c)` is one rounding of a * b + c. `rne` rounds to nearest, ties to even. Every other operation is
 one float32 operation, rounded to nearest even; subnormals are kept, never flushed; Python floats and integers
-are converted to float32 first, then used. Which NaN a NaN is (sign, payload) is not part of the contract.
+are converted to float32 before they are used. A result that is NaN is NaN in every backend, but its sign and
+payload may differ.
 
 Folded sums ("lanes"): lane j of 16 takes elements j, j + 16, ... in order, starting from +0, by fma for
 dots and sums of squares, by plain add for sums; then lanes fold: j += j + 8 for j < 8, then + 4, + 2, + 1.
@@ -22,7 +23,10 @@ from numpy.typing import NDArray
 F32 = NDArray[np.float32]
 I32 = NDArray[np.int32]
 
+# Lanes of a folded sum, and outputs of a weight tile. Part of the specification: 16 float32 are one AVX-512
+# register, two of AVX2 or four of NEON, so that every instruction set adds in the same order.
 LANES = 16
+# Activations that share a scale.
 ACTIVATION_GROUP = 32
 
 
@@ -40,7 +44,7 @@ class Precision(IntEnum):
 
 
 class Gate(IntEnum):
-    """What is applied to the gates of an MLP."""
+    """The activation function of an MLP's gates."""
 
     GELU_TANH = 0
     SILU = 1
@@ -48,14 +52,14 @@ class Gate(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class PackedMatrix:
-    """Quantized weights of `[out, in]`: value[n, k] = scale[n, g] * code[n, k] + minimum[n, g].
+    """Quantized weights `[out, in]`: value[n, k] = scale[n, g] * code[n, k] + zero_offset[n, g].
 
-    g is k // group; group is 16 or 32.
+    g is k // group; group is 16 or 32. A zero offset is the value of code 0: `min` in ggml's formats.
 
-    codes    uint8   [out_padded / 16, in / 4, 16, 4], holding code + 128 with code in [-128, 127]
-    scales   float32 [out_padded / 16, in / group, 16]
-    zero_offsets   float32 like scales, or None
-    out is padded to a multiple of 16 with code 0 and scale 0; `in` is a multiple of 32; group is 16 or 32.
+    codes         uint8   [out_padded / 16, in / 4, 16, 4], holding code + 128 with code in [-128, 127]
+    scales        float32 [out_padded / 16, in / group, 16]
+    zero_offsets  float32 like scales, or None
+    out is padded to a multiple of 16 with code 0 and scale 0; `in` is a multiple of 32.
     """
 
     codes: NDArray[np.uint8]
@@ -69,7 +73,7 @@ class PackedMatrix:
 
 @dataclass(frozen=True, slots=True)
 class FloatMatrix:
-    """Float weights of `[out, in]`, float32 `[out_padded / 16, in, 16]`, padded with zeros.
+    """Float weights `[out, in]`, float32 `[out_padded / 16, in, 16]`, padded with zeros.
 
     Result: acc = 0; for k ascending: acc = fma(x[m, k], w[n, k], acc).
     """
@@ -90,10 +94,10 @@ class Activations:
     scales   float32 [tokens, in / 32]
     sums     int32   [tokens, in / 16], of the codes
 
-    Per group of 32: amax = max |x|; amax < 1e-30 gives codes 0 and scale 0; else inverse = P / amax in
-    float32, code = rne(x * inverse) clamped to [-P, P], scale = amax / P. P is the precision's code_limit.
-    A row with any inf or NaN in it has codes 0 and scale NaN in all its groups.
-    A native backend may keep all three in a layout of its own: only it reads them.
+    Per group of 32: amax = max |x|. If amax < 1e-30, the codes and the scale are 0. Otherwise
+    inverse = P / amax in float32, code = rne(x * inverse) clamped to [-P, P], scale = amax / P, where P is
+    the precision's code_limit. A row that contains inf or NaN has codes 0 and scale NaN in all its groups.
+    The native backend keeps all three in a layout of its own, in `codes`: only it reads them.
     """
 
     codes: NDArray[np.int16]
@@ -103,20 +107,20 @@ class Activations:
 
 
 Prepared = Activations | F32
-"""What `matmul` takes: Activations for a PackedMatrix, float32 rows for a FloatMatrix."""
+"""The input of `matmul`: Activations for a PackedMatrix, float32 rows for a FloatMatrix."""
 
 
 @dataclass(frozen=True, slots=True)
 class SpanRows:
     """The spans of one step, as arrays. Span i computes tokens [offsets[i], offsets[i + 1]) of the batch.
 
-    rows      int32 [spans]       its row in the row tables
-    starts    int32 [spans]       the position of its first token
-    offsets   int32 [spans + 1]
-    positions int32 [tokens]      the position of every token
-    token_rows int32 [tokens]     the row of every token
-    clips     int32 [spans]       the first position a span's queries may read, at most its start; None: 0
-    stored    bool  [tokens]      whether a token's key and value are stored; None: all are
+    rows       int32 [spans]      row of the span in the page tables
+    starts     int32 [spans]      position of the span's first token
+    offsets    int32 [spans + 1]
+    positions  int32 [tokens]
+    token_rows int32 [tokens]     row of each token in the page tables
+    clips      int32 [spans]      first position that the span's queries may read, at most its start; None: 0
+    stored     bool  [tokens]     whether the token's key and value are stored; None: all are
     """
 
     rows: I32
@@ -133,11 +137,11 @@ class SpanRows:
 
 @dataclass(frozen=True, slots=True)
 class PagedKV:
-    """One component's keys and values, and the rows that name its pages.
+    """The keys and values of one component, and the page tables of its rows.
 
     pages   float16 or float32 [pages + 1, layers, 2, page_size, kv_heads, head_dim]; page 0 is never read.
-            Axis 0 may be strided (a page's stride is a multiple of 4 KiB); the rest is contiguous.
-    rows    int32 [rows, pages per row]: page of position p of row r is rows[r, p // page_size]
+            Axis 0 may be strided (the stride of a page is a multiple of 4 KiB); the rest is contiguous.
+    rows    int32 [rows, pages per row]: the page of position p of row r is rows[r, p // page_size]
     """
 
     pages: NDArray[np.float16] | F32
@@ -147,10 +151,10 @@ class PagedKV:
 
 @dataclass(frozen=True, slots=True)
 class AttentionShape:
-    """heads query heads share kv_heads key heads (head h reads h // (heads / kv_heads)).
+    """heads query heads share kv_heads key heads: head h reads key head h // (heads / kv_heads).
 
-    window None is full attention; else a query at q reads keys k with q - window < k <= q.
-    softcap None is off; else score = softcap * tanh(score / softcap) before masking.
+    window   None: full attention. Otherwise a query at position q reads keys k with q - window < k <= q.
+    softcap  None: off. Otherwise score = softcap * tanh(score / softcap), before masking.
     """
 
     heads: int
@@ -163,10 +167,11 @@ class AttentionShape:
 
 @dataclass(frozen=True, slots=True)
 class SamplingRows:
-    """How to choose one token per row of logits; arrays of length rows.
+    """Sampling parameters, one per row of logits.
 
-    temperature float32, top_k int32, top_p float32, min_p float32, seed uint64, position int32
-    (position of the token being chosen: the generator's counter).
+    temperature float32, top_k int32, top_p float32, min_p float32, seed uint64, position int32. `position`
+    is the position of the sampled token, the counter of the random generator. The native backend passes the
+    fields to the extension in this order.
     """
 
     temperature: F32
@@ -178,15 +183,15 @@ class SamplingRows:
 
 
 class Ops(Protocol):
-    """Pure, but for `rope_store` and `copy_pages`, which write pages, and `add` and `add_norm`, in place."""
+    """Pure, except that `rope_store` and `copy_pages` write pages, and `add` and `add_norm` write `x`."""
 
     @property
     def isa(self) -> str:
-        """What computes, for people: `avx512`, `avx2`, `portable`, `numpy`."""
+        """Name of the instruction set or library, for people: `avx512`, `avx2`, `portable`, `numpy`."""
         ...
 
     def embed(self, table: Matrix, tokens: I32, scale: float) -> F32:
-        """`[tokens, dim]`. Packed: fma(scale_w, code, minimum or +0), then * scale. Float: value * scale."""
+        """`[tokens, dim]`. Packed: fma(scale_w, code, zero_offset or +0) * scale. Float: value * scale."""
         ...
 
     def norm(self, x: F32, weight: F32, eps: float) -> F32:
@@ -197,27 +202,28 @@ class Ops(Protocol):
         ...
 
     def norm_prepare(self, x: F32, weight: F32, eps: float, matrix: Matrix) -> Prepared:
-        """`norm`, then what `matmul` with `matrix` takes: quantized to its precision, or as is."""
+        """`norm`, then `prepare`."""
         ...
 
     def prepare(self, x: F32, matrix: Matrix) -> Prepared:
-        """What `matmul` with `matrix` takes."""
+        """The input of `matmul` with `matrix`: quantized to its precision; for a FloatMatrix, x itself."""
         ...
 
     def matmul(self, x: Prepared, matrix: Matrix) -> F32:
         """`[tokens, out]`. Packed: acc = +0; for groups g ascending, dot exact in int32, float() rne:
-        acc = fma(float(dot), sx * sw, acc), then with zero_offsets acc = fma(float(sum_q), sx * mw, acc),
+        acc = fma(float(dot), sx * sw, acc), then with zero offsets acc = fma(float(sum_q), sx * zw, acc),
         before the next group. sum_q is the sum of the activation codes of g; sx is the scale of the
-        activation group of 32 that holds g; the products sx * sw and sx * mw round to float32.
-        x must have the matrix's precision. Float: as FloatMatrix says.
+        activation group of 32 that holds g; sw and zw are scale and zero offset of the weight group; the
+        products sx * sw and sx * zw round to float32. x must have the matrix's precision.
+        Float: see FloatMatrix.
         """
         ...
 
     def gated_prepare(self, gate_up: F32, gate: Gate, matrix: Matrix) -> Prepared:
-        """act(gate) * up, `gate_up` being `[tokens, 2 * hidden]`, gates first; then `prepare`.
+        """act(gate) * up, then `prepare`. gate_up is `[tokens, 2 * hidden]`, gates first.
 
         GELU_TANH: u = 0.7978845608 * fma((0.044715 * x) * x, x, x); act = x / (1 + exp(-2 * u)).
-        SILU: act = x / (1 + exp(-x)). exp as below; the value prepared is act * up.
+        SILU: act = x / (1 + exp(-x)). exp is specified below.
         """
         ...
 
@@ -241,66 +247,66 @@ class Ops(Protocol):
         layer: int,
         spans: SpanRows,
     ) -> F32:
-        """Norm q and k per head (when weights are given), rotate them, store k and v; return q.
+        """Norm q and k per head (if weights are given), rotate them, store k and v; return q.
 
         qkv `[tokens, (heads + 2 * kv_heads) * head_dim]`: q, k, v. The norm is `norm` with dim = head_dim,
         the same weight `[head_dim]` for every head. cos_sin `[tokens, 2, head_dim / 2]`: cosines, sines.
         Rotation pairs i with i + head_dim / 2: (a, b) -> (fma(a, c, -(b * s)), fma(b, c, a * s)).
-        Stored as float32, or clamped to +-65504 (NaN stays NaN), then rne to float16. Nothing is written for
-        a token that is not `stored`, and it needs no page. `layer` is the index within the component.
+        Stored as float32, or clamped to +-65504 (NaN stays NaN), then rne to float16. A token that is not
+        `stored` writes nothing and needs no page. `layer` is the index within the component.
         Returns q `[tokens, heads, head_dim]`, of all tokens.
         """
         ...
 
     def attention(self, q: F32, shape: AttentionShape, kv: PagedKV, layer: int, spans: SpanRows) -> F32:
-        """`[tokens, heads * head_dim]`. Every query reads keys, its own span's included, from the pages.
+        """`[tokens, heads * head_dim]`. Queries read all keys, even of their own span, from the pages.
 
         Keys come in tiles of 64 at absolute multiples of 64. Per tile, from scratch, over keys not masked:
         score = folded dot(q, k) * scale (then, softcapped: softcap * tanh(score / softcap));
         m = max; p = exp(score - m);
-        l = folded sum of p (key j of the tile in lane j % 16, masked ones add nothing);
+        l = folded sum of p (key j of the tile in lane j % 16, masked keys add nothing);
         a[d] = fma(p, v[d], a[d]), keys ascending from 0, masked keys not touched at all.
-        Masked is what is after the query, out of its window or before its span's clip, and nothing else.
-        Tiles wholly masked are skipped. Merge ascending: the first tile not skipped is taken as it is; then
-        M' = max(M, m); s = exp(M - M'); t = exp(m - M'); L = fma(l, t, L * s); A = fma(a, t, A * s).
-        Result A * (1 / L).
+        A key is masked if it is after the query, outside of the query's window or before the span's clip.
+        A tile is skipped if all its keys are masked. Merge ascending: the first tile not skipped is taken as
+        it is; then M' = max(M, m); s = exp(M - M'); t = exp(m - M'); L = fma(l, t, L * s);
+        A = fma(a, t, A * s). Result A * (1 / L).
         """
         ...
 
     def sample(self, logits: F32, sampling: SamplingRows) -> tuple[I32, F32]:
         """Token and log-probability (of the untempered distribution) per row of `[rows, vocab]`.
 
-        Greedy (temperature 0): the lowest id of the highest logit. Else order tokens by (logit
-        descending, id ascending; -0 equals +0); weight = exp((logit - max) / temperature); keep the first
-        top_k (0: all), of these the ones with weight >= min_p, of these the shortest prefix with cumulated
-        weight >= top_p * total, where total is the last cumulated weight before this cut (at least one token
-        is always kept). Cumulated weights are float64, added one by one in that order. Draw u in [0, 1)
-        from Philox4x32-10 with key = (low, high 32 bits of seed) and counter = (position, 0, 0, 0), u =
-        first output word / 2**32; take the first token whose cumulated weight > u * (last cumulated weight
-        kept). top_p and min_p are converted to float64 to compare and multiply.
+        Temperature 0 (greedy): the lowest id of the highest logit. Otherwise order tokens by (logit
+        descending, id ascending; -0 equals +0); weight = exp((logit - max) / temperature). Keep the first
+        top_k (0: all); of these, the tokens with weight >= min_p; of these, the shortest prefix with
+        cumulated weight >= top_p * total, where total is the last cumulated weight before this cut (at least
+        one token is always kept). Cumulated weights are float64, added one by one in that order. Draw u in
+        [0, 1) from Philox4x32-10 with key = (low, high 32 bits of seed) and counter = (position, 0, 0, 0),
+        u = first output word / 2**32; take the first token whose cumulated weight > u * (last cumulated
+        weight kept). top_p and min_p are converted to float64 to compare and multiply.
 
         Log-probability: z = sum over ids of exp(logit - max), in float64, in 16 lanes (id j in lane j % 16,
         plain adds, ids ascending), folded like the other sums; float32(float64(logit - max) - log64(z)).
-        -inf is a legal logit of weight 0. A row with NaN or +inf, or without a finite logit, gives token 0
+        -inf is a legal logit of weight 0. A row with NaN or +inf, or without a finite logit, yields token 0
         and NaN.
         """
         ...
 
     def logprobs(self, logits: F32, tokens: I32, top: int) -> tuple[F32, I32, F32]:
-        """Log-probability of `tokens`, one per row of `[rows, vocab]`, and the `top` most probable tokens of
-        each row, at most all, with theirs: `[rows, top]`.
+        """Log-probabilities of `tokens`, one per row of `[rows, vocab]`; the `top` most probable tokens of
+        each row, `[rows, top]`, and their log-probabilities. `top` is at most vocab.
 
-        Log-probabilities and the order of tokens are those of `sample`. A row that chooses token 0 and NaN
-        has NaN throughout, and token 0 `top` times.
+        Log-probabilities and the order of tokens are as in `sample`. A row for which `sample` returns
+        token 0 and NaN has NaN throughout, and token 0 `top` times.
         """
         ...
 
     def copy_pages(self, kv: PagedKV, source: int, target: int, tokens: int) -> None:
-        """The first `tokens` slots of every layer of `source`, to `target`."""
+        """Copy the first `tokens` slots of every layer of page `source` to page `target`."""
         ...
 
 
-# exp(x), float32, the only transcendental of the model. First x > 88 is clamped to 88; x < -87 gives +0;
+# exp(x), float32, the only transcendental function of the model. x > 88 is clamped to 88; x < -87 yields +0;
 # NaN stays NaN. r * r and p * 2**n (never subnormal here) are float32 products.
 #   n = rne(x * LOG2E); r = fma(n, -LN2_HIGH, x); r = fma(n, -LN2_LOW, r)
 #   p = EXP[0]; for c in EXP[1:]: p = fma(p, r, c);  p = fma(p, r * r, r); p = p + 1;  result = p * 2**n
@@ -313,7 +319,7 @@ EXP = np.array(
     dtype=np.float32,
 )
 
-# log64(z), z >= 1, finite: float64 operations, none fused.
+# log64(z), z >= 1, finite: float64 operations, not fused.
 #   z = m * 2**e with m in [0.5, 1) (frexp); if m < SQRT_HALF: m = 2 * m, e = e - 1
 #   s = (m - 1) / (m + 1); t = s * s; p = LOG[0]; for c in LOG[1:]: p = p * t + c
 #   result = e * LN2 + 2 * (s * p)

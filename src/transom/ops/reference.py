@@ -1,4 +1,4 @@
-"""The numpy backend: slow, complete, and the oracle that every other backend must equal to the bit."""
+"""The numpy backend: slow and complete. The oracle: other backends are tested against its bits."""
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,8 +28,9 @@ from transom.ops.reference_sampling import logprobs_row, sample_row
 
 _OUTPUTS_AT_ONCE = 256
 _RESULTS_AT_ONCE = 1 << 13
-"""Blocks of a matmul: small enough for the cache, and for BLAS not to wake threads for each small product."""
+"""Blocks of a matmul: small enough for the cache, and so small that BLAS starts no threads for them."""
 
+# Infinities and NaN are legal inputs: numpy must not warn about them.
 _QUIET = np.errstate(over="ignore", under="ignore", invalid="ignore", divide="ignore")
 
 
@@ -123,7 +124,7 @@ class ReferenceOps:
 
 @_QUIET
 def _norm(x: F32, weight: F32, eps: float) -> F32:
-    """Over the last axis."""
+    """RMS norm over the last axis."""
     mean = folded_dot(x, x) / np.float32(x.shape[-1])
     inverse = ONE / np.sqrt(mean + np.float32(eps))
     normed: F32 = (x * inverse[..., np.newaxis]) * weight
@@ -206,9 +207,10 @@ def _packed_matmul(x: Activations, matrix: PackedMatrix) -> F32:
 
 
 def _group_dots(codes: NDArray[np.int16], matrix: PackedMatrix, tiles: slice) -> F32:
-    """`[groups, outputs, tokens]` of codes `[groups, group, tokens]`.
+    """Dots per group, `[groups, outputs, tokens]`, of codes `[groups, group, tokens]`.
 
-    Every partial sum is an integer below 2**24 (INT8: 32 * 127 * 128) or 2**53: BLAS is exact in any order.
+    Computed by BLAS in floating point, and exact in any order: every partial sum is an integer below 2**24
+    (INT8: 32 * 127 * 128) in float32, or below 2**53 in float64.
     """
     exact = np.float32 if matrix.precision == Precision.INT8 else np.float64
     weights = unpack_codes(matrix, tiles).astype(exact)
@@ -219,7 +221,10 @@ def _group_dots(codes: NDArray[np.int16], matrix: PackedMatrix, tiles: slice) ->
 
 @_QUIET
 def _add_groups(dots: F32, scales: F32, sums: F32, matrix: PackedMatrix, tiles: slice) -> F32:
-    """`[outputs, tokens]`: groups ascending, each with its minimum. scales, sums `[groups, tokens]`."""
+    """`[outputs, tokens]`: adds up groups in ascending order, each with its zero offset.
+
+    scales and sums are of the activations, `[groups, tokens]`.
+    """
     acc = np.zeros(dots.shape[1:], dtype=np.float32)
     weight_scales = deinterleave(matrix.scales[tiles])
     zero_offsets = None if matrix.zero_offsets is None else deinterleave(matrix.zero_offsets[tiles])

@@ -1,4 +1,4 @@
-"""Choosing a token, in numpy: cuts and draw in the one order that `Ops.sample` fixes."""
+"""Sampling in numpy: sorts the whole row, then cuts and draws in the order that `Ops.sample` specifies."""
 
 import numpy as np
 from numpy.typing import NDArray
@@ -10,7 +10,7 @@ from transom.ops.protocol import F32, SamplingRows
 
 @np.errstate(over="ignore", under="ignore", invalid="ignore", divide="ignore")
 def sample_row(logits: F32, sampling: SamplingRows, row: int) -> tuple[int, np.float32]:
-    """Token and log-probability for one row of logits, sampled as `sampling` says for row `row`."""
+    """Token and log-probability for one row of logits, with the parameters of row `row` of `sampling`."""
     largest = logits.max()
     if not np.isfinite(largest):  # NaN or +inf somewhere, or -inf everywhere
         return 0, np.float32(np.nan)
@@ -20,7 +20,7 @@ def sample_row(logits: F32, sampling: SamplingRows, row: int) -> tuple[int, np.f
 
 @np.errstate(over="ignore", under="ignore", invalid="ignore")
 def logprobs_row(logits: F32, token: int, top: int) -> tuple[list[int], list[np.float32]]:
-    """The `top` most probable tokens; the log-probabilities of `token`, and of them."""
+    """The `top` most probable tokens; and the log-probabilities of `token`, then of these."""
     largest = logits.max()
     if not np.isfinite(largest):
         return [0] * top, [np.float32(np.nan)] * (1 + top)
@@ -34,7 +34,8 @@ def _logprobs(shifted: F32, tokens: list[int]) -> list[np.float32]:
 
 
 def _draw(logits: F32, sampling: SamplingRows, row: int) -> int:
-    # Of the logits themselves: two that differ may be equally far from the highest, once rounded.
+    # Sort the logits themselves, not their distances to the highest: different logits may have the same
+    # distance once it is rounded.
     order = np.argsort(-logits, kind="stable")
     cumulated = np.cumsum(_weights(logits[order] - logits.max(), sampling, row))
     target = uniform(int(sampling.seed[row]), int(sampling.position[row])) * cumulated[-1]
@@ -42,7 +43,7 @@ def _draw(logits: F32, sampling: SamplingRows, row: int) -> int:
 
 
 def _weights(shifted: F32, sampling: SamplingRows, row: int) -> NDArray[np.float64]:
-    """Weights of the tokens kept, largest first, in float64."""
+    """Weights of the tokens that all cuts leave, in float64, largest first."""
     top_k = int(sampling.top_k[row]) or len(shifted)
     weights = exp(shifted[:top_k] / sampling.temperature[row]).astype(np.float64)
     weights = weights[weights >= np.float64(sampling.min_p[row])]

@@ -1,4 +1,4 @@
-"""The bytes of keys and values: one no-reserve mapping per component, page-major."""
+"""Memory of keys and values: one mapping per component, page after page."""
 
 import mmap
 import sys
@@ -13,12 +13,12 @@ from transom.ops.protocol import F32, I32, PagedKV
 
 PAGE_ALIGNMENT = 4096
 
-# Python 3.11 does not name the flag; its value is that of Linux on x86-64, AArch64 and RISC-V.
+# mmap of Python 3.11 lacks the flag. The value is that of Linux on x86-64, AArch64 and RISC-V.
 _NO_RESERVE: int = getattr(mmap, "MAP_NORESERVE", 0x4000 if sys.platform == "linux" else 0)
 
 
 class KVType(StrEnum):
-    """In what precision keys and values are stored."""
+    """The dtype that keys and values are stored in."""
 
     FLOAT16 = "float16"
     FLOAT32 = "float32"
@@ -26,7 +26,7 @@ class KVType(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class PageShape:
-    """A page of one component: `[layers][key, value][page_size][kv_heads][head_dim]`."""
+    """The page of one component: `[layers, key or value, page_size, kv_heads, head_dim]`."""
 
     layers: int
     page_size: int
@@ -40,16 +40,17 @@ class PageShape:
 
     @property
     def page_bytes(self) -> int:
-        """Bytes from one page to the next: what one page costs, rounded up to 4 KiB."""
+        """Bytes per page, rounded up to 4 KiB so that `discard` can return single pages to the system."""
         size = int(np.prod(self.axes)) * np.dtype(self.type.value).itemsize
         return size + -size % PAGE_ALIGNMENT
 
 
 class KVStore:
-    """Owns the key and value bytes of all components, mutable through the views it hands out.
+    """Owns the memory of keys and values of all components, which callers change through its views.
 
-    `pages[i]` usable pages of component i, ids 1..n; page 0, the null page, has bytes but no meaning. Memory
-    is mapped without being reserved: untouched pages cost nothing and read as zeros.
+    Component i has `pages[i]` usable pages, with ids from 1. Page 0 is the null page: page tables hold it for
+    positions without a page, and no kernel reads it. Memory is mapped without being reserved, so a page that
+    was never written costs nothing and reads as zeros.
     """
 
     def __init__(self, shapes: tuple[PageShape, ...], pages: tuple[int, ...]) -> None:
@@ -64,26 +65,27 @@ class KVStore:
         return self._views[component]
 
     def paged(self, component: int, table: I32) -> PagedKV:
-        """What kernels take. `table` is the component's row table, read where it lies."""
+        """The argument of kernels. `table` is the page table of the component, which is not copied."""
         assert table.dtype == np.int32 and table.ndim == 2, (table.dtype, table.shape)
         return PagedKV(self.view(component), table, self.shapes[component].page_size)
 
     def discard(self, component: int, pages: Sequence[int]) -> None:
-        """Gives the memory of pages back to the system; they read as zeros. Runs of pages go in one call."""
+        """Return the memory of pages to the system; they then read as zeros. One call per run of ids."""
         size = self.shapes[component].page_bytes
         for first, count in runs(pages):
             assert first > 0 and first + count <= self.pages[component] + 1, (component, first, count)
+            # On systems with larger memory pages, neighbours would lose their bytes: keep the memory.
             if size % mmap.PAGESIZE == 0:
                 self._maps[component].madvise(mmap.MADV_DONTNEED, first * size, count * size)
 
     def fill(self, value: float) -> None:
-        """Overwrite every slot, the null page's too, touching all memory. NaN betrays reads of dead slots."""
+        """Overwrite every slot, also of the null page. NaN exposes reads of slots that were never written."""
         for view in self._views:
             view[...] = value
 
 
 def runs(pages: Sequence[int]) -> list[tuple[int, int]]:
-    """`pages` as (first, count), ascending."""
+    """`pages` as runs of consecutive ids, (first, count), ascending."""
     found: list[tuple[int, int]] = []
     for page in sorted(pages):
         if found and sum(found[-1]) == page:

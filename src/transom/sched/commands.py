@@ -74,6 +74,7 @@ class Lifecycle:
         """Refuses an update that would wait for ever: for another update, or for requests that are paused."""
         if self.update is not None:
             raise BadRequest("an update of the weights is already under way", code="update_under_way")
+        # Mode drain waits until running requests finish, and a pause keeps them from finishing.
         if self.paused and begun and mode is UpdateMode.DRAIN:
             raise BadRequest(
                 "generation is paused, so running requests cannot finish: "

@@ -98,6 +98,7 @@ class PlanBuilder:
         )
         if not victims:
             return False
+        # `commit` retracts before it allocates, so the plan may count the victims' pages as free.
         self.free(self._freed_by(victims))
         self.retracted += victims
         self.retracted_ids.update(victim.progress.id for victim in victims)

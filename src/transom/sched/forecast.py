@@ -231,8 +231,9 @@ class Timeline:
     def __init__(
         self, known: Counts, steps: Counts, extra: Counts, own: Counts, rules: Sequence[PageRule]
     ) -> None:
-        """Per request: `known`, `steps` and `extra` as in `Lifetime`, and `own`, the pages that it holds now
-        and shares with no other request. These become available when it ends.
+        """Takes `known`, `steps` and `extra` as in `Lifetime`, for each request.
+
+        `own` are the pages that the request holds now and shares with no other: its end frees them.
         """
         self.known, self._steps, self._extra, self._own = known, steps, extra, own
         self._rules = rules
@@ -243,6 +244,8 @@ class Timeline:
         # and their sum is one entry of the prefix sums.
         order = np.argsort(-steps, kind="stable")
         self._minus_steps = -steps[order]
+        # Pages are counted as changes from now. All `own` pages are subtracted as if every request had ended,
+        # so a request that is still there adds its own again.
         counted = np.concatenate([known[None], extra + own])
         self._sums = np.zeros((len(counted), len(order) + 1), np.int64)
         np.cumsum(counted.take(order, axis=1), axis=1, out=self._sums[:, 1:])

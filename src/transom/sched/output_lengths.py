@@ -89,4 +89,5 @@ class OutputHistory:
             del self._sorted[bisect_left(self._sorted, self._recent.popleft())]
         self._recent.append(outputs)
         insort(self._sorted, outputs)
+        # A new object, because plans may still hold the old one.
         self._lengths = OutputLengths(np.array(self._sorted, np.int64))

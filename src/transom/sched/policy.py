@@ -111,8 +111,9 @@ class TenantQueue:
         queued.rank = rank
 
     def count_admission(self) -> None:
-        """One request of the tenant was admitted; promotes the requests that this was one too many for."""
+        """One request of the tenant was admitted; promotes the requests whose patience this exhausts."""
         self.admissions += 1
+        # In order of arrival, `since_own` never falls, so the first request that is not due ends the search.
         while self._arrivals:
             oldest = next(iter(self._arrivals.values()))
             if self.admissions - oldest.since_own < self.patience:

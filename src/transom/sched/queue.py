@@ -83,6 +83,7 @@ class Queue:
     def considered(self, most: int, may_admit: MayAdmit = any_request) -> tuple[Waiting, ...]:
         """The first `most` requests that may be admitted, in scheduling order."""
         tenants = [tenant for tenant in self._tenants.values() if len(tenant)]
+        # Most servers have one tenant at a time, and then need no heap.
         order = iter(tenants[0]) if len(tenants) == 1 else self._between(tenants)
         states = (self._requests[request].waiting for request in order)
         return tuple(islice((state for state in states if may_admit(state.progress)), most))
@@ -108,6 +109,7 @@ class Queue:
         progress = waiting.progress
         assert progress.id not in self._requests, progress.id
         tenant = self._tenant(progress.request.tenant)
+        # A retracted request does not lift the counter of its tenant: the tenant was served until now.
         if not len(tenant) and not progress.admissions:
             tenant.served = max(tenant.served, self._served_least())
         queued = QueuedRequest(waiting, since_own=tenant.admissions, since_all=self._admissions)
@@ -126,6 +128,7 @@ class Queue:
         tenant = self._tenants[progress.request.tenant]
         tenant.remove(queued)
         if not self._requests:
+            # The next tenant to arrive must not start at 0: it would win against this one for a long time.
             self._level = tenant.served
             self._lookups.clear()
 
@@ -185,6 +188,7 @@ class Queue:
         Each request is charged to its tenant as if it had been admitted, so that one plan is fair too.
         """
         heads: list[tuple[int, Seniority, Iterator[RequestId]]] = []
+        # Entries are (counter, seniority of the next request, the requests): equal counters go by seniority.
         for tenant in tenants:
             ids = iter(tenant)
             heads.append((tenant.served, self._requests[next(ids)].seniority, ids))

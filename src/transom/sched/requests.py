@@ -127,6 +127,7 @@ class Requests:
 
     def end(self, running: Running, reason: FinishReason, message: str = "") -> Ended:
         self.running.remove(running)
+        # Freed pages could be allocated in the next iteration, and the step in flight still writes to them.
         if self._is_in_flight(running):
             self._ended_in_flight.append(running.holding)
         else:
@@ -141,6 +142,7 @@ class Requests:
         self._counters.aborted += reason is FinishReason.ABORT
         self._counters.expired += reason is FinishReason.DEADLINE
         self.deadlines.forget(progress.id)
+        # A request without outputs, such as one aborted in its prefill, shows nothing about their lengths.
         if progress.outputs:
             self.outputs.add(progress.outputs)
         next_in_line = self.siblings.replace_first(progress.id)
@@ -245,6 +247,8 @@ class Deadlines:
     def forget(self, request: RequestId) -> None:
         """Removes a request that has ended."""
         self._by_request.pop(request, None)
+        # The entry in the heap stays until its time comes: most requests end long before their deadlines, and
+        # rebuilding the heap now and then is cheaper than searching it for each of them.
         if len(self._heap) > HEAP_SLACK + 2 * len(self._by_request):
             self._heap = [(deadline, other) for other, deadline in self._by_request.items()]
             heapify(self._heap)

@@ -79,7 +79,7 @@ class Results:
     def _append(self, progress: Progress, sampled: SampledToken) -> TokenSampled:
         progress.append(sampled.token)
         self.counters.generated_tokens += 1
-        if self.requests.waiting.has_tenants:
+        if self.requests.waiting.has_tenants:  # saves a call per token if there is one tenant
             self.requests.waiting.charge(progress.request.tenant, OUTPUT_WEIGHT)
         return TokenSampled(progress.id, sampled.token, sampled.logprob, sampled.top)
 
@@ -88,6 +88,7 @@ class Results:
     def _start_sibling(self, first: Running, sibling: Progress, sampled: SampledToken) -> tuple[Event, ...]:
         """Gives the sibling its first token. Then it runs as a fork of `first`, or waits for memory."""
         self.requests.siblings.remove(sibling.id)
+        # As if admitted with `first`: the prompt was computed and charged once, for all outputs.
         sibling.admissions, sibling.cached_tokens = 1, first.progress.cached_tokens
         sibling.queue_seconds = first.progress.queue_seconds
         sibling.computed_peak = first.holding.computed

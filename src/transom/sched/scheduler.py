@@ -49,6 +49,7 @@ class Scheduler:
         self._lifecycle.require_open()
         require_servable(request, self._config.context)
         first, *siblings = outputs_of(request)
+        # All ids are checked before any output is added, so that a refused request leaves no trace.
         for output in (first, *siblings):
             if output.id in self._requests:
                 raise BadRequest(f"a request with id {output.id} is unfinished", param="id")
@@ -107,6 +108,7 @@ class Scheduler:
         update = self._lifecycle.update
         if update is None or len(self._requests.running) or self._requests.in_flight is not None:
             return None
+        # In mode drain, requests that have begun and wait again are readmitted and finish before the update.
         return None if self._requests.waiting.senior(self._lifecycle.may_admit) is not None else update
 
     def weights_changed(self) -> int:
@@ -162,7 +164,7 @@ class Scheduler:
         """
         assert self._requests.in_flight is None, self._requests.in_flight
         self._requests.iterations += 1
-        self._requests.waiting.look_again()
+        self._requests.waiting.look_again()  # here and not in `plan`, which changes nothing
         if not plan.entries:
             assert not plan.retract, plan
             return self._idle()
@@ -236,6 +238,7 @@ class Scheduler:
 
     def _view(self) -> SchedulerView:
         waiting = self._requests.waiting
+        # Without a free row no request can be admitted, so the queue need not be ordered.
         is_full = len(self._requests.running) >= min(self._config.max_running, self._cache.layout.rows)
         considered = () if is_full else waiting.considered(CONSIDERED, self._lifecycle.may_admit)
         return SchedulerView(

@@ -68,6 +68,7 @@ class Admin:
         The update takes place even if the client disconnects meanwhile.
         """
         body = protocol.decoded(protocol.decode_update, await self._json(request))
+        # SGLang's field; Transom's own is `mode`.
         mode = UpdateMode.ABORT if body.abort_all_requests else body.mode
         await self.engine.client.update_weights(body.model_path, mode)
         return json_response({"success": True, "message": f"the weights are now those of {body.model_path}"})

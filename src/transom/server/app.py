@@ -105,6 +105,7 @@ class Service:
             _set_default_timeout(body, request)
             generation = await process(body)
         except (Refused, BadRequest) as error:
+            # Later errors are logged by RequestLog; this request does not reach it.
             log_refusal(request.scope, problem_of(error))
             raise
         request_log = RequestLog(generation.outputs, generation.prompt_tokens, request.scope, self.metrics)
@@ -123,6 +124,8 @@ class Service:
         """The whole body. Refused with 413 as soon as it exceeds the limit, without reading the rest."""
         limit = self.config.body_bytes_max
         declared = request.headers.get("content-length", "")
+        # The declared length is checked first, so that a client does not send a body for nothing. It may be
+        # absent or wrong: the bytes that arrive are counted too.
         if declared.isdigit() and int(declared) > limit:
             raise too_large(f"the body has {declared[:30]} bytes; at most {limit} are accepted")
         pieces, size = [], 0
@@ -158,6 +161,8 @@ def build_app(service: Service) -> ASGIApp:
         HTTPException: _http_exception,
         ClientDisconnect: _client_disconnect,
         Exception: _problem,
+        # Starlette raises an error again after the handler of Exception, and uvicorn logs its traceback. The
+        # errors below are expected: their own handlers keep them out of the log.
         Refused: _problem,
         EngineDied: _problem,
         BadRequest: _problem,

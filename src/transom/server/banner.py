@@ -55,6 +55,7 @@ def show(ready: wire.Ready, served_name: str, url: str, keys: int = 0) -> None:
 
 
 def _show_coloured(lines: list[Line], curl: str) -> None:
+    # Imported here: a server that writes to a file or a pipe does not need rich.
     from rich.console import Console
     from rich.text import Text
 

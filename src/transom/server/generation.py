@@ -147,6 +147,7 @@ class GenerationResponse:
 
 def _error_event(error: Exception) -> bytes:
     problem = problem_of(error)
+    # Unexpected errors of other responses propagate to uvicorn, which logs them. In a stream they end here.
     if problem.status == 500 and not isinstance(error, Refused):
         log.error("a stream failed", exc_info=error)
     return error_event(problem)
@@ -169,6 +170,7 @@ async def unless_disconnected(receive: Receive, work: Coroutine[Any, Any, T]) ->
             raise Disconnected
         return working.result()
     finally:
+        # Also reached when this task itself is cancelled: no task may outlive the request.
         for task in (working, watching):
             task.cancel()
         await asyncio.gather(working, watching, return_exceptions=True)

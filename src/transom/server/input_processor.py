@@ -79,6 +79,7 @@ class InputProcessor:
     def _token_ids(self, ids: list[int], param: str) -> Tokens:
         if not ids:
             raise bad_request(f"{param} is empty", param)
+        # Checked as Python integers: they may be too large for int32.
         low, high = min(ids), max(ids)
         if low < 0 or high >= self.text.vocabulary:
             wrong = low if low < 0 else high
@@ -148,6 +149,7 @@ def _prompts(prompt: str | list[str | int | list[int]]) -> list[tuple[str | list
     """Each prompt with its name for error messages. The field is a text, token ids, or a list of either."""
     if isinstance(prompt, str):
         return [(prompt, "prompt")]
+    # A list of integers is one prompt; a list of lists or texts is a batch of prompts. A mixture is neither.
     ids = [item for item in prompt if isinstance(item, int)]
     if len(ids) == len(prompt):
         return [(ids, "prompt")]

@@ -64,6 +64,7 @@ class Metrics:
             (*LABELS, "reason"),
             registry=self._registry,
         )
+        # Every reason is exported as 0 from the start, so that rates are defined before it first occurs.
         self._finish = {
             reason: counter.labels(model, reason)
             for reason in (*(reason.value for reason in FinishReason), "disconnect")
@@ -127,6 +128,8 @@ class _EngineCollector(Collector):
     def _component(self, use: wire.ComponentUse) -> Iterator[Metric]:
         name = _SHORT_NAMES.get(use.name, use.name)
         share = use.used / use.capacity if use.capacity else 0.0
+        # With a shared budget, `capacity` is the pool's size if it had all bytes. The free tokens are then an
+        # upper bound: the other pool may take the same bytes.
         free = use.capacity - use.used - use.cached
         yield self._gauge(
             f"{name}_token_usage", f"Share of the {use.name} pool that requests use, 0 to 1", share

@@ -3,14 +3,13 @@
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from transom import wire
 from transom.engine.client import Replies
 from transom.server.errors import Refused, bad_request, internal, unavailable
 from transom.server.request_log import RequestLog
 from transom.server.responses import PromptDetails, ResponseFormat, UsageBody
 from transom.server.sampling_params import Streaming
 from transom.text.output import OutputText
-from transom.values import FinishReason, Request, RequestId
+from transom.values import Ended, FinishReason, PromptLogprobs, Request, RequestId, TokenSampled
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,21 +60,22 @@ class OutputProcessor:
         """Waits for replies and processes all that have arrived. Raises Refused and EngineDied."""
         for reply in await self._replies.take():
             match reply:
-                case wire.TokenOut():
-                    self._add_token(self._outputs[reply.id], reply)
-                case wire.PromptLogprobOut():
-                    for output in self._families[reply.id]:
-                        output.add_prompt_logprob(reply.logprob, reply.top)
-                case wire.EndOut():
-                    self._end(self._outputs[reply.id], reply)
+                case TokenSampled():
+                    self._add_token(self._outputs[reply.request], reply)
+                case PromptLogprobs():
+                    for output in self._families[reply.request]:
+                        for token in reply.tokens:
+                            output.add_prompt_logprob(token.logprob, token.top)
+                case Ended():
+                    self._end(self._outputs[reply.request], reply)
 
-    def _add_token(self, output: OutputText, reply: wire.TokenOut) -> None:
+    def _add_token(self, output: OutputText, reply: TokenSampled) -> None:
         if output.tokens == 0:
             self._log.first_token()
         if output.add(reply.token, reply.logprob, reply.top):
-            self._replies.abort(reply.id)
+            self._replies.abort(reply.request)
 
-    def _end(self, output: OutputText, reply: wire.EndOut) -> None:
+    def _end(self, output: OutputText, reply: Ended) -> None:
         # An output that met a stop string is complete, even if the engine failed before the abort arrived.
         if reply.reason is FinishReason.ERROR and output.finish is None:
             output.usage = reply.usage
@@ -94,7 +94,7 @@ class OutputProcessor:
         return UsageBody(prompt_tokens, output_tokens, prompt_tokens + output_tokens, details)
 
 
-def _failure(reply: wire.EndOut, param: str) -> Refused:
+def _failure(reply: Ended, param: str) -> Refused:
     """The HTTP error for a failed output. The engine's refusals carry a code; its failures do not."""
     if reply.code == "shutting_down":
         return Refused(unavailable(reply.message))

@@ -13,6 +13,7 @@ import msgspec
 from transom.server.errors import Refused, bad_request
 from transom.values import PauseMode, UpdateMode
 
+# msgspec's messages read "Expected `int`, got `str` - at `$.max_tokens`".
 _PATH = re.compile(r" - at `(?:key in )?\$\.?(?P<path>[^`]*)`$")
 _MISSING = re.compile(r"missing required field `(?P<field>[^`]+)`")
 
@@ -108,6 +109,7 @@ class UpdateRequest(msgspec.Struct):
     abort_all_requests: bool = False
 
 
+# Decoders are built once: msgspec compiles the struct's schema into them.
 decode_completion = msgspec.json.Decoder(CompletionRequest).decode
 decode_chat = msgspec.json.Decoder(ChatRequest).decode
 decode_abort = msgspec.json.Decoder(AbortRequest).decode

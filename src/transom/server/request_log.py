@@ -36,6 +36,7 @@ class RequestLog:
     def first_token(self) -> None:
         """One of the outputs has its first token. The log line has the earliest, the metrics have all."""
         seconds = _seconds_since_arrival(self._scope)
+        # Tokens arrive in order, so the first output to get one is the earliest.
         if self._first_token_seconds is None:
             self._first_token_seconds = seconds
         self._metrics.first_token(seconds)
@@ -57,7 +58,7 @@ class RequestLog:
         self._metrics.disconnected(len(self._outputs))
 
     def close(self) -> None:
-        """Writes the line."""
+        """Writes the line. Called exactly once, whether the request finished, failed or was disconnected."""
         usages = [output.usage for output in self._outputs if output.usage is not None]
         values = fields(
             id=self._scope[REQUEST_ID],

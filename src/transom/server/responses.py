@@ -83,6 +83,7 @@ class _Frame:
             "model": model,
         }
         self.fields = fields
+        # The object's closing brace is cut off, so that `choices` can follow.
         self._head = b"data: " + _json(fields)[:-1] + b',"choices":['
         # OpenAI's clients expect `"usage": null` in every chunk if usage follows at the end.
         self._tail = b'],"usage":null}\n\n' if null_usage else b"]}\n\n"
@@ -176,6 +177,7 @@ class ChatFormat:
         self._with_logprobs = logprobs
 
     def opening(self, index: int) -> bytes:
+        # OpenAI's chat streams begin with a chunk that has the role and no content.
         delta = b'{"role":"assistant","content":""}'
         return self._frame.chunk(_CHAT_CHOICE % (index, delta, b"null", b"null"), None)
 

@@ -82,6 +82,7 @@ def completion_params(request: CompletionRequest, vocabulary: int) -> SamplingPa
     )
     if request.best_of is not None and request.best_of != params.outputs:
         raise _unsupported("best_of", f"every output is returned, so it must equal n, {params.outputs}")
+    # max_tokens 0 scores a prompt or warms the cache: several such outputs are surely a mistake.
     if params.max_tokens == 0 and params.outputs > 1:
         raise bad_request(f"n is {params.outputs}, and max_tokens 0: all outputs would be empty", "n")
     return params
@@ -94,6 +95,7 @@ def chat_params(request: ChatRequest, vocabulary: int) -> SamplingParams:
     _only("tool_choice", request.tool_choice, (None, "none", "auto"))
     _integer("max_tokens", request.max_tokens, 1, None)
     _integer("max_completion_tokens", request.max_completion_tokens, 1, None)
+    # OpenAI replaced `max_tokens` by `max_completion_tokens`, which takes precedence.
     newer = request.max_completion_tokens is not None
     top = _integer("top_logprobs", request.top_logprobs, 0, TOP_LOGPROBS_MAX) or 0
     if top and not request.logprobs:
@@ -167,6 +169,7 @@ def _stop(stop: str | list[str] | None) -> tuple[str, ...]:
             raise bad_request(
                 f"a stop string has {len(string)} characters; it must have 1 to {STOP_CHARACTERS_MAX}", "stop"
             )
+    # Without duplicates, in order.
     return tuple(dict.fromkeys(strings))
 
 
@@ -202,6 +205,7 @@ def _streaming(request: GenerationRequest) -> Streaming | None:
         if options is not None:
             raise bad_request("stream_options is only allowed with stream: true", "stream_options")
         return None
+    # `continuous_usage_stats` is vLLM's extension, and like there it needs `include_usage`.
     at_end = bool(options and options.include_usage)
     return Streaming(at_end, at_end and bool(options and options.continuous_usage_stats))
 

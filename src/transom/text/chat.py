@@ -1,4 +1,4 @@
-"""Chat messages to a prompt: Jinja templates, a model file's own or ours, run in a sandbox."""
+"""Renders chat messages as a prompt, with the Jinja template of the model file or ours, in a sandbox."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -37,12 +37,12 @@ GEMMA_TEMPLATE = """\
     {{- '<start_of_turn>model\\n' -}}
 {%- endif -%}
 """
-"""Gemma's turns. It knows no system role: the system message opens the first user turn."""
+"""Gemma's chat format. It has no system role: the system message is prepended to the first user turn."""
 
 
 @dataclass(frozen=True, slots=True)
 class ChatPrompt:
-    """A rendered conversation. `mark` keeps control tokens that users wrote from being any."""
+    """A rendered conversation. `mark` separates the characters of control tokens that users wrote."""
 
     marked: str
     mark: str
@@ -53,18 +53,18 @@ class ChatPrompt:
 
 
 class ChatTemplate:
-    """A compiled template. Rendering depends on its arguments alone: no clock, no randomness, no files."""
+    """A compiled template. Rendering depends only on its arguments: no clock, no randomness, no files."""
 
     __slots__ = ("_control", "_names", "_template")
 
     def __init__(self, source: str, control: ControlTokens, *, bos: str = "", eos: str = "") -> None:
-        """`bos` and `eos` are the literals of these tokens. Raises `ConfigError` for a wrong template."""
+        """`bos` and `eos` are the literals of these tokens. ConfigError if the template does not compile."""
         self._control = control
         self._names = {"bos_token": bos, "eos_token": eos}
         try:
             self._template = _environment().from_string(source)
         except jinja2.TemplateError as error:
-            raise ConfigError(f"the chat template is wrong: {_one_line(error)}") from error
+            raise ConfigError(f"the chat template does not compile: {_one_line(error)}") from error
 
     def render(
         self,
@@ -74,23 +74,25 @@ class ChatTemplate:
         add_generation_prompt: bool = True,
         extra: Mapping[str, Any] | None = None,
     ) -> ChatPrompt:
-        """`extra` are the template's own variables. Raises `BadRequest` for what it cannot put into words."""
-        given = {**(extra or {}), "messages": normalize(messages), "tools": tools}
-        mark = free_mark(json.dumps(given, ensure_ascii=False, default=str))
-        safe = self._disarm(given, mark)
+        """`extra`: further variables of the template. BadRequest if the template rejects the messages."""
+        variables = {**(extra or {}), "messages": normalize(messages), "tools": tools}
+        # The mark must not occur in any string of the input: removing it would change that string.
+        mark = free_mark(json.dumps(variables, ensure_ascii=False, default=str))
+        disarmed = self._disarm(variables, mark)
         try:
-            text = self._template.render(safe, add_generation_prompt=add_generation_prompt, **self._names)
+            text = self._template.render(disarmed, add_generation_prompt=add_generation_prompt, **self._names)
         except _TEMPLATE_ERRORS as error:
             raise BadRequest(
-                f"the chat template cannot render this: {_one_line(error)}", param="messages"
+                f"the chat template cannot render these messages: {_one_line(error)}", param="messages"
             ) from error
         return ChatPrompt(text, mark)
 
     def _disarm(self, value: Any, mark: str) -> Any:
-        """A copy in which no string holds a control token."""
+        """A copy in which no string contains a control token."""
         if isinstance(value, str):
             return self._control.disarm(value, mark)
         if isinstance(value, Mapping):
+            # Keys too: templates print the keys of tool descriptions.
             return {self._disarm(key, mark): self._disarm(entry, mark) for key, entry in value.items()}
         if isinstance(value, list | tuple):
             return [self._disarm(entry, mark) for entry in value]
@@ -101,7 +103,7 @@ class ChatTemplate:
 
 
 def normalize(messages: Sequence[Message]) -> list[dict[str, Any]]:
-    """The messages with text for content. Raises `BadRequest` naming the message that is wrong."""
+    """The messages with their content as text. `BadRequest`, naming the message, if one is invalid."""
     if not messages:
         raise BadRequest("there are no messages", param="messages")
     return [_normalize(message, f"messages.{i}") for i, message in enumerate(messages)]
@@ -116,7 +118,7 @@ def _normalize(message: Message, where: str) -> dict[str, Any]:
 
 
 def _text(content: Any, where: str) -> str:
-    """A string as it is; text parts joined by line breaks, as other servers do; nothing for null."""
+    """A string as it is, text parts joined by line breaks as in other servers, and "" for null."""
     match content:
         case None:
             return ""
@@ -124,7 +126,7 @@ def _text(content: Any, where: str) -> str:
             return content
         case [*parts]:
             return "\n".join(_part(part, f"{where}.{i}") for i, part in enumerate(parts))
-    raise BadRequest("content is a string or a list of parts", param=where)
+    raise BadRequest("content must be a string or a list of parts", param=where)
 
 
 def _part(part: Any, where: str) -> str:
@@ -132,8 +134,8 @@ def _part(part: Any, where: str) -> str:
         case {"type": "text", "text": str(text)}:
             return text
         case {"type": str(kind)} if kind != "text":
-            raise BadRequest(f"content of type {kind[:40]!r} is not supported: text is", param=where)
-    raise BadRequest('a content part is {"type": "text", "text": "..."}', param=where)
+            raise BadRequest(f"content of type {kind[:40]!r} is not supported; only text is", param=where)
+    raise BadRequest('a content part must be {"type": "text", "text": "..."}', param=where)
 
 
 # ---------------------------------------------------------------- templates
@@ -152,11 +154,12 @@ _TEMPLATE_ERRORS = (
     TypeError,
     ValueError,
 )
-"""What a template's expressions may raise, given values of types it did not expect."""
+"""Errors of template expressions that meet values of unexpected types."""
 
 
 def _environment() -> jinja2.Environment:
-    """As transformers sets it up, less its clock."""
+    """Configured as in transformers, because model files contain templates for it; without its clock."""
+    # A model file is not trusted: its template may neither reach Python objects nor change its arguments.
     environment = ImmutableSandboxedEnvironment(
         trim_blocks=True, lstrip_blocks=True, extensions=[loopcontrols]
     )
@@ -170,9 +173,10 @@ def _refuse(message: str) -> NoReturn:
 
 
 def _to_json(value: Any, indent: int | None = None) -> str:
-    # Jinja's own filter escapes HTML, which a prompt is not.
+    # Jinja's own filter escapes HTML; a prompt is plain text.
     return json.dumps(value, ensure_ascii=False, indent=indent)
 
 
 def _one_line(error: Exception) -> str:
+    # Messages of Jinja errors may quote long stretches of the template.
     return " ".join(str(error).split())[:300] or type(error).__name__

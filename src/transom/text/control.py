@@ -1,9 +1,9 @@
-"""Control tokens in text: found where they may count, disarmed where they must not.
+"""Finds control tokens written as text, and disarms them in chat messages.
 
-A control token written in a prompt to be completed counts, as in llama.cpp and transformers. One that
-a user writes in a chat message does not: it would forge a turn. There the text reaches the template with a
-mark inside every such literal; what the marks kept apart is put together again after the template's
-own control tokens were found.
+In a prompt for completion, a control token that is written out counts as the token, as in llama.cpp and
+transformers. In a chat message it must not: a user could forge the turn of another role. Before a message is
+rendered, a mark is therefore inserted between the characters of every such literal. The tokenizer then finds
+only the template's own control tokens, and removes the marks.
 """
 
 import re
@@ -12,13 +12,13 @@ from collections.abc import Mapping
 from transom.errors import BadRequest
 
 _MARKS = [chr(code) for code in range(0xFDD0, 0xFDF0)]
-"""Characters that Unicode keeps for a program's own use, never for text."""
+"""Unicode noncharacters: reserved for internal use of programs, never part of text."""
 
 
 class ControlTokens:
-    """Finds the literals of control tokens, the longest at the leftmost place.
+    """Finds literals of control tokens in text: the leftmost, and the longest at that position.
 
-    Literals of one character are left out: nothing can be put inside them.
+    Literals of one character are ignored: no mark fits inside them.
     """
 
     __slots__ = ("_first", "_ids", "_lengths")
@@ -26,6 +26,7 @@ class ControlTokens:
     def __init__(self, ids: Mapping[str, int]) -> None:
         self._ids = {literal: i for literal, i in ids.items() if len(literal) > 1}
         self._lengths = sorted({len(literal) for literal in self._ids}, reverse=True)
+        # Most texts contain no control token. A search for first characters skips them at the speed of `re`.
         firsts = "".join(sorted({literal[0] for literal in self._ids}))
         self._first = re.compile(f"[{re.escape(firsts)}]" if firsts else r"(?!)")
 
@@ -33,7 +34,7 @@ class ControlTokens:
         return literal in self._ids
 
     def split(self, text: str) -> list[str | int]:
-        """The text as stretches without control tokens, and the control tokens' ids between them."""
+        """The text between control tokens, and the ids of the control tokens, in order."""
         parts: list[str | int] = []
         start = 0
         for at, end in self._find(text):
@@ -46,10 +47,11 @@ class ControlTokens:
         return parts
 
     def disarm(self, text: str, mark: str) -> str:
-        """The text with the mark behind every character of a control token."""
+        """The text with the mark after every character of a control token."""
         pieces = []
         start = 0
         for at, end in self._find(text):
+            # The mark after the last character keeps the literal from joining with text that follows it.
             pieces += [text[start:at], mark.join(text[at:end]), mark]
             start = end
         return "".join([*pieces, text[start:]])
@@ -61,6 +63,7 @@ class ControlTokens:
             end = self._end(text, at)
             if end is not None:
                 found.append((at, end))
+            # Literals do not overlap: the search continues behind the one that was found.
             at = self._next(text, at + 1 if end is None else end)
         return found
 
@@ -69,6 +72,7 @@ class ControlTokens:
         return None if match is None else match.start()
 
     def _end(self, text: str, at: int) -> int | None:
+        # Longest first: one literal may be a prefix of another.
         for length in self._lengths:
             if text[at : at + length] in self._ids:
                 return at + length
@@ -76,7 +80,7 @@ class ControlTokens:
 
 
 def free_mark(text: str) -> str:
-    """A mark that does not occur in the text. Raises `BadRequest` for a text that holds them all."""
+    """A mark that does not occur in the text. `BadRequest` if the text contains every possible mark."""
     for mark in _MARKS:
         if mark not in text:
             return mark

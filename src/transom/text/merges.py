@@ -1,8 +1,8 @@
-"""The merge list of a byte pair encoder, from a SentencePiece vocabulary of pieces and scores.
+"""Derives the merge list of a byte pair encoder from the pieces and scores of a SentencePiece vocabulary.
 
-SentencePiece joins, among all neighbours that make a piece, those whose piece scores highest. As merge
-rules: the splits of every piece into two pieces, best score first. The extension leaves out splits that no
-text leads to (native/merges.cpp says why), which halves the list and changes no encoding.
+SentencePiece repeatedly joins the two neighbours that form the piece with the highest score. The equivalent
+merge list has every split of a piece into two pieces, the best score first. The native extension omits splits
+that no text can reach (native/merges.cpp explains why): that halves the list and changes no encoding.
 """
 
 import importlib
@@ -18,13 +18,13 @@ I32 = NDArray[np.int32]
 
 
 def merges(vocabulary: Vocabulary, scores: NDArray[np.float32]) -> list[tuple[str, str]]:
-    """Pairs of normal pieces, in the order in which they apply."""
+    """Pairs of normal pieces, in the order in which the merges apply."""
     native = _native()
-    # Only normal pieces merge: control and byte pieces are no text, user-defined ones are cut out before.
+    # Only normal pieces merge: control and byte pieces are not text, user-defined pieces are split off first.
     normal = (vocabulary.kinds == PieceKind.NORMAL).tolist()
-    pieces = [piece if take else "" for piece, take in zip(vocabulary.pieces, normal, strict=True)]
-    found: I32 = _splits(pieces) if native is None else native.bpe_merges(pieces, scores)
-    piece, left, right = found.T
+    pieces = [piece if is_normal else "" for piece, is_normal in zip(vocabulary.pieces, normal, strict=True)]
+    splits: I32 = _splits(pieces) if native is None else native.bpe_merges(pieces, scores)
+    piece, left, right = splits.T
     order = np.lexsort((right, left, -scores[piece]))
     return list(zip(_named(pieces, left[order]), _named(pieces, right[order]), strict=True))
 
@@ -43,14 +43,14 @@ def _native() -> ModuleType | None:
 
 
 def _splits(pieces: list[str]) -> I32:
-    """int32 `[splits, 3]`: piece, left, right, for every way to make a piece of two."""
-    find = {piece: i for i, piece in enumerate(pieces) if piece}.get
-    found = []
+    """All ways to split a piece into two pieces, as int32 `[splits, 3]`: piece, left, right."""
+    id_of = {piece: i for i, piece in enumerate(pieces) if piece}.get
+    splits = []
     for i, piece in enumerate(pieces):
         for at in range(1, len(piece)):
-            left = find(piece[:at])
+            left = id_of(piece[:at])
             if left is not None:
-                right = find(piece[at:])
+                right = id_of(piece[at:])
                 if right is not None:
-                    found.append((i, left, right))
-    return np.array(found, dtype=np.int32).reshape(-1, 3)
+                    splits.append((i, left, right))
+    return np.array(splits, dtype=np.int32).reshape(-1, 3)

@@ -1,4 +1,4 @@
-"""What the HTTP side asks of a model's text, and the answer for a model file."""
+"""The text side of a model, as the server uses it: tokenizer and chat template behind one interface."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
@@ -10,7 +10,7 @@ from transom.text.tokenizer import Tokenizer
 from transom.values import Tokens
 
 Message = Mapping[str, Any]
-"""`role` and `content`, the content as the client sent it."""
+"""`role` and `content`; the content has not been checked yet."""
 
 
 class ModelText(Protocol):
@@ -18,36 +18,37 @@ class ModelText(Protocol):
 
     @property
     def vocabulary(self) -> int:
-        """Token ids are below."""
+        """Number of token ids."""
         ...
 
     @property
     def stop_ids(self) -> frozenset[int]:
-        """Tokens that end an output."""
+        """Tokens with which the model ends an output."""
         ...
 
     def encode(self, text: str) -> Tokens:
-        """With the begin token if the model wants one. BadRequest for what is no text."""
+        """With the begin token if the model needs it. BadRequest if the string is not valid Unicode."""
         ...
 
     def encode_chat(self, messages: Sequence[Message]) -> Tokens:
-        """A conversation, ready for the assistant's answer. BadRequest for what the template refuses."""
+        """A conversation up to the start of the assistant's answer. BadRequest if the template rejects it."""
         ...
 
     def piece(self, token: int) -> bytes:
-        """The bytes one token stands for."""
+        """The bytes that one token stands for."""
         ...
 
     def detokenizer(self) -> Detokenizer:
-        """Of one output."""
+        """A new detokenizer, for one output."""
         ...
 
 
 class FileText:
-    """The text side of a model file."""
+    """`ModelText` of a model file."""
 
     def __init__(self, tokenizer: Tokenizer) -> None:
         self._tokenizer = tokenizer
+        # Compiled once, not for each conversation.
         self._template = _template(tokenizer)
         self.vocabulary = tokenizer.vocab_size
         self.stop_ids = tokenizer.stop_ids
@@ -68,7 +69,7 @@ class FileText:
 
 
 def _template(tokenizer: Tokenizer) -> ChatTemplate | ConfigError:
-    """Without a template that works a model is still good for completions."""
+    """A model without a working template can still serve completions: chat requests get the error."""
     try:
         return tokenizer.chat_template()
     except ConfigError as error:

@@ -68,7 +68,7 @@ class OutputText:
         self._text: list[str] = []
         self._tokens: list[TokenLogprob] = []
         self._length = 0
-        """Characters of the output so far, those held back for a stop string included."""
+        """Characters of the output so far, including characters held back for a stop string."""
         prompt = _with_texts(rules.detokenizer(), echo) if echo is not None else []
         self._prompt = iter(prompt)
         """Prompt tokens still to be echoed."""
@@ -84,7 +84,7 @@ class OutputText:
         return self.usage is not None
 
     def add_prompt_logprob(self, logprob: float | None, top: tuple[tuple[int, float], ...] = ()) -> None:
-        """Deliver the next prompt token, in order. Without `echo` there is none, and nothing happens."""
+        """Deliver the next prompt token, in order. Without `echo` nothing happens."""
         echoed = next(self._prompt, None)
         if echoed is not None:
             token, text = echoed
@@ -100,6 +100,7 @@ class OutputText:
         if self.finish is not None:
             return False
         self.tokens += 1
+        # A token's text begins behind all earlier text, even if a part of that is still held back.
         offset = self._length
         if token not in self._rules.stop_ids:
             self._append(self._detokenizer.feed(token))

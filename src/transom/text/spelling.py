@@ -1,4 +1,4 @@
-"""How the pieces of a vocabulary spell text: SentencePiece's way and GPT-2's, on `tokenizers`."""
+"""How the pieces of a vocabulary spell text: as in SentencePiece or as in GPT-2. Built on `tokenizers`."""
 
 from typing import Protocol
 
@@ -9,21 +9,23 @@ from transom.text.merges import merges
 from transom.text.vocabulary import ByteLevel, Cut, PieceKind, SentencePiece, Vocabulary
 
 SPACE = "▁"
-"""SentencePiece's stand-in for a space."""
+"""SentencePiece writes this character in place of a space."""
 
 
 class Spelling(Protocol):
-    """Immutable, and safe to use from several threads."""
+    """Encodes text, and spells pieces as bytes. Immutable, and safe to use from several threads."""
 
     @property
     def encoder(self) -> tokenizers.Tokenizer:
-        """Encodes text, made ready by `prepare`, in which no control token counts."""
+        """Encodes text that `prepare` has converted. Control tokens in it do not count."""
         ...
 
-    def prepare(self, text: str) -> str: ...
+    def prepare(self, text: str) -> str:
+        """The text as `encoder` expects it."""
+        ...
 
     def piece_bytes(self, piece: str, kind: PieceKind) -> bytes:
-        """What a piece stands for in text, a control token for its name."""
+        """The bytes that a piece stands for in text; of a control token, its name."""
         ...
 
 
@@ -36,8 +38,10 @@ def spelling_of(vocabulary: Vocabulary) -> Spelling:
 
 
 class SentencePieceSpelling:
-    """Where conversions to `tokenizers` and SentencePiece differ (merges that no SentencePiece model makes,
-    long runs of spaces), SentencePiece is followed, and with it llama.cpp.
+    """Follows SentencePiece, as llama.cpp does.
+
+    The usual conversions to `tokenizers` differ from it in two points: they contain merges that SentencePiece
+    never makes, and they split long runs of spaces differently.
     """
 
     def __init__(self, vocabulary: Vocabulary, spelling: SentencePiece) -> None:
@@ -48,7 +52,8 @@ class SentencePieceSpelling:
             unk_token=None if unknown is None else vocabulary.pieces[unknown],
             fuse_unk=True,
             byte_fallback=True,
-            # It would keep the first ten thousand texts below 256 bytes, as a text is one word to it.
+            # SentencePiece does not split text into words, so the cache would store whole texts: the first
+            # ten thousand below 256 bytes, for the life of the process.
             cache_capacity=0,
         )
         self.encoder = tokenizers.Tokenizer(model)
@@ -56,20 +61,21 @@ class SentencePieceSpelling:
         _add_user_defined(self.encoder, vocabulary)
 
     def prepare(self, text: str) -> str:
-        """SentencePiece cannot tell a "▁" that was typed from a space; neither do we."""
+        """SentencePiece does not distinguish a typed "▁" from a space, so neither does this."""
         return text.replace(SPACE, " ")
 
     def piece_bytes(self, piece: str, kind: PieceKind) -> bytes:
         if kind == PieceKind.BYTE:
+            # The piece is "<0x41>", for example.
             return bytes([int(piece[3:5], 16)])
         return piece.replace(SPACE, " ").encode()
 
 
 class ByteLevelSpelling:
-    """A byte that no piece spells is left out, as in llama.cpp; SmolLM2 lacks 21, all but unseen in text."""
+    """Drops bytes without a piece, as llama.cpp does. SmolLM2 lacks 21 bytes, which hardly occur in text."""
 
     def __init__(self, vocabulary: Vocabulary, spelling: ByteLevel) -> None:
-        # Llama 3 takes a whole word that is a piece as it is, whatever the merges would make of it.
+        # Llama 3 uses a word that is itself a piece directly, without applying the merges.
         whole = spelling.cut == Cut.LLAMA3
         self.encoder = tokenizers.Tokenizer(
             models.BPE(_ids(vocabulary), spelling.merges, ignore_merges=whole)
@@ -93,7 +99,7 @@ def _ids(vocabulary: Vocabulary) -> dict[str, int]:
 
 
 def _add_user_defined(encoder: tokenizers.Tokenizer, vocabulary: Vocabulary) -> None:
-    """They are matched in the text as typed, before anything else."""
+    """User-defined pieces are matched in the original text, before any other step."""
     user_defined = [vocabulary.pieces[i] for i in vocabulary.ids_of(PieceKind.USER_DEFINED)]
     encoder.add_tokens([AddedToken(piece, normalized=False, special=False) for piece in user_defined])
 
@@ -102,11 +108,11 @@ def _add_user_defined(encoder: tokenizers.Tokenizer, vocabulary: Vocabulary) -> 
 
 
 def _characters() -> dict[int, str]:
-    """Printable Latin-1 characters stand for themselves; the other bytes, ascending, for U+0100 and on."""
+    """GPT-2's table: printable Latin-1 bytes stand for themselves, the other bytes for U+0100 upwards."""
     printable = {*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)}
-    others = [byte for byte in range(256) if byte not in printable]
+    unprintable = [byte for byte in range(256) if byte not in printable]
     return {byte: chr(byte) for byte in printable} | {
-        byte: chr(256 + rank) for rank, byte in enumerate(others)
+        byte: chr(256 + rank) for rank, byte in enumerate(unprintable)
     }
 
 
@@ -114,7 +120,7 @@ CHARACTER_OF = _characters()
 BYTE_OF = {character: byte for byte, character in CHARACTER_OF.items()}
 
 
-# ---------------------------------------------------------------- cuts
+# ---------------------------------------------------------------- splitting into words
 
 _GPT2 = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"
 _LLAMA3 = (

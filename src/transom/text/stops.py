@@ -1,4 +1,4 @@
-"""Stop strings on a stream of text, however the stream is cut into pieces."""
+"""Finds stop strings in a stream of text, also across its pieces."""
 
 from collections import deque
 from collections.abc import Iterable
@@ -9,18 +9,20 @@ from transom.errors import BadRequest
 
 @dataclass(frozen=True, slots=True)
 class Released:
-    """`text` may be sent. `stop` is the string that ended the stream, or None while it goes on."""
+    """`text` can be delivered. `stop` is the stop string that ended the stream; None if it continues."""
 
     text: str
     stop: str | None
 
 
 class StopMatcher:
-    """Mutable: the end of a stream's text that may be the beginning of a stop string.
+    """Passes a stream of text through, up to the first stop string. Mutable.
 
-    The stream ends with the first character that completes a stop string; of several completed by it the
-    longest counts, as it starts earliest. Text before it is released, it is not. Time per character does not
-    depend on how many stop strings there are (Aho and Corasick, 1975).
+    Text that may be the beginning of a stop string is held back. The stream ends with the first character
+    that completes a stop string; if it completes several, the longest one counts, because it starts earliest.
+    The text before the stop string is released, the stop string is not.
+
+    The time per character does not depend on the number of stop strings (Aho and Corasick, 1975).
     """
 
     __slots__ = ("_held", "_state", "_stopped", "_trie")
@@ -29,10 +31,12 @@ class StopMatcher:
         """Raises `BadRequest` for an empty stop string."""
         self._trie = _build(stops)
         self._state = 0
+        # The held text is always the text of the state: the longest suffix that may begin a stop string.
         self._held = ""
         self._stopped = False
 
     def feed(self, text: str) -> Released:
+        """The text that can be delivered after `text` has arrived. Must not be called after a stop string."""
         assert not self._stopped, "the stream has ended"
         trie = self._trie
         whole = self._held + text
@@ -41,6 +45,7 @@ class StopMatcher:
             stop = trie.found[self._state]
             if stop is not None:
                 self._stopped = True
+                # The stop string may have begun in the held text, so positions count from its start.
                 end = len(self._held) + i + 1
                 return Released(whole[: end - len(stop)], stop)
         keep = len(whole) - trie.depth[self._state]
@@ -48,24 +53,29 @@ class StopMatcher:
         return Released(whole[:keep], None)
 
     def finish(self) -> str:
-        """The text held back, when the stream ends without a stop string."""
-        assert not self._stopped, "nothing is left behind a stop string"
+        """The text that was held back. Call it when the stream ends without a stop string."""
+        assert not self._stopped, "the stream has ended at a stop string"
         held, self._held, self._state = self._held, "", 0
         return held
 
 
 @dataclass(frozen=True, slots=True)
 class _Trie:
-    """States are prefixes of stop strings, 0 the empty one: the longest that the text so far ends with."""
+    """An automaton over characters. A state is a prefix of a stop string; state 0 is the empty prefix.
+
+    After each character the state is the longest prefix that the text ends with.
+    """
 
     next: list[dict[str, int]]
     depth: list[int]
     fallback: list[int]
-    """The longest proper suffix that is a prefix, too."""
+    """The state of the longest proper suffix that is also a prefix of a stop string."""
     found: list[str | None]
-    """The longest stop string that the prefix ends with."""
+    """The longest stop string that the state's text ends with."""
 
     def step(self, state: int, character: str) -> int:
+        # Each fallback shortens the prefix by at least one character, and each step adds only one. A stream
+        # therefore has at most as many fallbacks as characters.
         while state and character not in self.next[state]:
             state = self.fallback[state]
         return self.next[state].get(character, 0)
@@ -95,12 +105,13 @@ def _add(trie: _Trie, stop: str) -> None:
 
 
 def _link(trie: _Trie) -> None:
-    """Fallbacks breadth first: those of shorter prefixes are needed for longer ones."""
+    """Sets the fallbacks, breadth first: a fallback is computed from the fallbacks of shorter prefixes."""
     waiting = deque(trie.next[0].values())
     while waiting:
         state = waiting.popleft()
         for character, child in trie.next[state].items():
             trie.fallback[child] = trie.step(trie.fallback[state], character)
             waiting.append(child)
+        # A longer stop string at this state hides the shorter one that ends at the same character.
         if trie.found[state] is None:
             trie.found[state] = trie.found[trie.fallback[state]]

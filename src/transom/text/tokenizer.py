@@ -1,4 +1,4 @@
-"""Text to token ids and back, on Hugging Face's `tokenizers`."""
+"""Converts text to token ids and back, with Hugging Face's `tokenizers`."""
 
 from collections.abc import Iterable, Sequence
 
@@ -15,16 +15,17 @@ from transom.values import Tokens
 
 
 class Tokenizer:
-    """Immutable, and safe to use from several threads."""
+    """A model's tokenizer. Immutable, and safe to use from several threads."""
 
     __slots__ = ("_encoder", "_kinds", "_pieces", "_spelling", "_vocabulary", "control")
 
     control: ControlTokens
-    """What counts as a control token in text."""
+    """Finds control tokens that are written as text."""
 
     def __init__(self, vocabulary: Vocabulary) -> None:
         self._vocabulary = vocabulary
         self._pieces = vocabulary.pieces
+        # A list: one element of a list is read several times faster than one of an array.
         self._kinds = vocabulary.kinds.tolist()
         self._spelling = spelling_of(vocabulary)
         self._encoder = self._spelling.encoder
@@ -48,77 +49,80 @@ class Tokenizer:
         return self._vocabulary.stop_ids
 
     def chat_template(self, source: str | None = None) -> ChatTemplate:
-        """From this source, else the model file's own, else ours for models that know Gemma's turns.
+        """The template `source`, or the model file's own, or ours if the model has Gemma's turn tokens.
 
-        Raises `ConfigError` for a wrong template, and for none at all.
+        Raises `ConfigError` if the template does not compile or there is no template.
         """
         source = source or self._vocabulary.chat_template
         if source is None and "<start_of_turn>" in self.control:
             source = GEMMA_TEMPLATE
         if source is None:
-            raise ConfigError("the model has no chat template, and none was given")
+            raise ConfigError("the model has no chat template, and no other was given")
         bos, eos = ("" if token is None else self._pieces[token] for token in (self.bos, self.eos))
         return ChatTemplate(source, self.control, bos=bos, eos=eos)
 
     # ---------------------------------------------------------------- to ids
 
     def encode(self, text: str, *, bos: bool = True) -> Tokens:
-        """A prompt as typed. Control tokens written in it count, as in llama.cpp and transformers.
+        """The tokens of a prompt. Control tokens written in it count, as in llama.cpp and transformers.
 
-        With `bos`, a model that wants its prompts to begin with that token gets it, unless it is there
-        already. Raises `BadRequest` for a string that is not Unicode text (a lone surrogate).
+        With `bos`, the begin token is prepended if the model needs it and the prompt does not start with it.
+        Raises `BadRequest` for a string that is not valid Unicode (a lone surrogate).
         """
         return self.encode_batch([text], bos=bos)[0]
 
     def encode_batch(self, texts: Sequence[str], *, bos: bool = True) -> list[Tokens]:
-        """`encode` for each, in parallel."""
+        """`encode` of each text, in parallel."""
         return self._assemble([self.control.split(text) for text in texts], bos=bos)
 
     def encode_chat(self, prompt: ChatPrompt) -> Tokens:
-        """A rendered conversation: control tokens count where the template wrote them and nowhere else."""
+        """The tokens of a rendered conversation. Only control tokens that the template wrote count."""
+        # Marks are removed only after control tokens were found: a literal that a user wrote is text by then.
         parts = self.control.split(prompt.marked)
         plain = [part.replace(prompt.mark, "") if isinstance(part, str) else part for part in parts]
         return self._assemble([plain], bos=True)[0]
 
     def _assemble(self, prompts: Sequence[Sequence[str | int]], *, bos: bool) -> list[Tokens]:
         texts = [
-            self._spelling.prepare(_checked(part))
+            self._spelling.prepare(_valid_unicode(part))
             for parts in prompts
             for part in parts
             if isinstance(part, str)
         ]
+        # One call for all texts of all prompts: `tokenizers` encodes them in parallel.
         encoded = iter(self._encoder.encode_batch_fast(texts, add_special_tokens=False))
         results = []
         for parts in prompts:
             ids: list[int] = []
             for part in parts:
                 ids += [part] if isinstance(part, int) else next(encoded).ids
-            results.append(self._begin(ids) if bos else np.array(ids, dtype=np.int32))
+            results.append(self._with_bos(ids) if bos else np.array(ids, dtype=np.int32))
         return results
 
-    def _begin(self, ids: list[int]) -> Tokens:
-        first = self.bos
-        if first is not None and self._vocabulary.adds_bos and ids[:1] != [first]:
-            ids = [first, *ids]
+    def _with_bos(self, ids: list[int]) -> Tokens:
+        bos = self.bos
+        # Chat templates write the begin token themselves: it must not be doubled.
+        if bos is not None and self._vocabulary.adds_bos and ids[:1] != [bos]:
+            ids = [bos, *ids]
         return np.array(ids, dtype=np.int32)
 
     # ---------------------------------------------------------------- to text
 
     def decode(self, ids: Iterable[int] | NDArray[np.integer], *, skip_special: bool = True) -> str:
-        """Never fails on ids of the vocabulary, whatever their order. Raises `BadRequest` for others."""
+        """The text of any sequence of ids. `BadRequest` for an id that is not in the vocabulary."""
         return decode(_listed(ids), self._to_bytes(skip_special))
 
     def detokenizer(self, *, skip_special: bool = True) -> Detokenizer:
-        """Of one stream of ids; together its texts are `decode`."""
+        """A detokenizer for one stream of ids. Its texts, joined, equal `decode`."""
         return Detokenizer(self._to_bytes(skip_special))
 
     def piece(self, token: int) -> str:
-        """As the vocabulary spells it. Raises `BadRequest` for an id that is not in it."""
+        """The piece as the vocabulary spells it. `BadRequest` for an id that is not in the vocabulary."""
         self._check(token)
         return self._pieces[token]
 
     def piece_bytes(self, token: int) -> bytes:
-        """What the token stands for in text, a control token for its name. Raises `BadRequest`."""
+        """The bytes that the token stands for in text; of a control token, its name. Raises `BadRequest`."""
         self._check(token)
         return self._spelling.piece_bytes(self._pieces[token], self._kinds[token])
 
@@ -136,7 +140,9 @@ class Tokenizer:
 
     def _check(self, token: int) -> None:
         if not 0 <= token < len(self._pieces):
-            raise BadRequest(f"token id {token} is not one of the vocabulary's {len(self._pieces)}")
+            raise BadRequest(
+                f"token id {token} is not in the vocabulary; ids are between 0 and {len(self._pieces) - 1}"
+            )
 
 
 _SPECIAL = (PieceKind.CONTROL, PieceKind.UNKNOWN)
@@ -149,7 +155,7 @@ def _listed(ids: Iterable[int] | NDArray[np.integer]) -> Iterable[int]:
     return ids
 
 
-def _checked(text: str) -> str:
+def _valid_unicode(text: str) -> str:
     try:
         text.encode()
     except UnicodeEncodeError as error:

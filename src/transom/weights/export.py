@@ -1,4 +1,4 @@
-"""A model file's tokenizer in the files that Hugging Face's libraries read, for tools that work offline."""
+"""Exports a model file's tokenizer to the files that Hugging Face's libraries read, for offline tools."""
 
 import json
 from pathlib import Path
@@ -15,14 +15,14 @@ from transom.weights.gguf import GgufFile
 from transom.weights.vocabulary import read_vocabulary
 
 MODEL_TYPES = {"gemma3": "gemma3_text", "llama": "llama"}
-"""Architectures of model files, as transformers calls them."""
+"""From an architecture in a model file to the `model_type` of transformers."""
 
 
 def export_tokenizer(file: GgufFile, folder: Path) -> list[Path]:
-    """Write tokenizer.json, tokenizer_config.json and config.json; the paths. ModelFileError, ConfigError.
+    """Write tokenizer.json, tokenizer_config.json and config.json; return their paths.
 
-    The tokenizer gives the ids that `Tokenizer.encode` gives. What other libraries do not do: a "▁" that was
-    typed stays one there, and counts as a space here.
+    The exported tokenizer encodes to the same ids as `Tokenizer.encode`, with one exception: a "▁" in the
+    text stays a "▁" there, and is a space here. ModelFileError, ConfigError.
     """
     vocabulary = read_vocabulary(file)
     files = {
@@ -40,7 +40,7 @@ def export_tokenizer(file: GgufFile, folder: Path) -> list[Path]:
 
 
 def whole_tokenizer(vocabulary: Vocabulary) -> tokenizers.Tokenizer:
-    """With control tokens, the begin token and the way back to text."""
+    """The tokenizer with control tokens, the begin-of-sequence token and a decoder."""
     whole = spelling_of(vocabulary).encoder
     control = vocabulary.ids_of(PieceKind.CONTROL) + vocabulary.ids_of(PieceKind.UNKNOWN)
     whole.add_special_tokens(

@@ -1,8 +1,8 @@
-"""GGUF files, read in place: the header is parsed, tensors are views of the mapped file.
+"""Reads GGUF files in place: parses the header; tensors are views of the mapped file.
 
-Whatever the bytes say, reading takes time and memory in proportion to the file: counts are never
-trusted with an allocation, and every failure is a `ModelFileError` of one line that names the file
-and the key or tensor. Source: docs/gguf.md of the ggml project; versions 2 and 3, little endian.
+A file is untrusted input. Time and memory stay proportional to its size, because no count in it sizes an
+allocation before it was checked. Every failure is a `ModelFileError` of one line that names the file and the
+key or tensor. Source: docs/gguf.md of the ggml project; versions 2 and 3, little endian.
 """
 
 import mmap
@@ -27,7 +27,7 @@ ALIGNMENT_DEFAULT = 32
 
 
 class TensorType(IntEnum):
-    """The tensor types Transom computes with, by their numbers in the file."""
+    """The tensor types that Transom supports, by their numbers in the file."""
 
     F32 = 0
     F16 = 1
@@ -55,12 +55,12 @@ BLOCKS: Mapping[TensorType, tuple[int, int]] = {
     TensorType.Q5_K: (256, 176),
     TensorType.Q6_K: (256, 210),
 }
-"""Per type: elements of a block, bytes of a block."""
+"""Per type: elements and bytes of a block."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class GgufTensor:
-    """One tensor. `shape` has the outermost axis first: a matrix is `(out, in)`. `data` is its bytes."""
+    """One tensor. `shape` has the outermost axis first: a matrix is `(out, in)`. `data` holds its bytes."""
 
     file: str
     name: str
@@ -74,7 +74,7 @@ class GgufTensor:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class GgufFile:
-    """An open file. Tensors are read-only views that keep the mapping alive; nothing needs to be closed."""
+    """A mapped file. Tensors are read-only views that keep the mapping alive; there is nothing to close."""
 
     path: Path
     metadata: Metadata
@@ -88,7 +88,10 @@ class GgufFile:
 
 
 class StringArray(Sequence[str]):
-    """The strings of an array value, decoded anew whenever they are asked for: `list(array)` is one pass."""
+    """The strings of an array value, decoded at each access: use `list(array)`, one pass.
+
+    A vocabulary has hundreds of thousands of strings, and most processes that open a file never read them.
+    """
 
     __slots__ = ("_buffer", "_count", "_start", "_where")
 
@@ -117,7 +120,7 @@ class StringArray(Sequence[str]):
 
 
 def read_gguf(path: Path) -> GgufFile:
-    """Map and parse a file. Raises `ModelFileError`."""
+    """Map and parse a file. ModelFileError."""
     cursor = _Cursor(_map(path), str(path))
     tensor_count, value_count = _read_preamble(cursor)
     metadata = Metadata(str(path), _read_values(cursor, value_count))
@@ -145,7 +148,7 @@ def _map(path: Path) -> mmap.mmap:
 
 
 class _Cursor:
-    """Mutable: the position in a mapped file. Reads past the end raise, saying what was being read."""
+    """A mutable position in a mapped file. A read past the end raises an error with its context."""
 
     __slots__ = ("buffer", "file", "position", "size", "what")
 
@@ -159,7 +162,7 @@ class _Cursor:
         return ModelFileError(f"{self.file}: {self.what}: {problem}")
 
     def skip(self, count: int) -> int:
-        """Where `count` bytes begin; moves behind them."""
+        """Move past `count` bytes; return the position where they begin."""
         start = self.position
         if count > self.size - start:
             raise self.error(f"file ends at byte {self.size}, {count} bytes are needed from {start}")
@@ -175,7 +178,7 @@ class _Cursor:
     def string(self, longest: int | None = None) -> str:
         length = self.u64()
         if longest is not None and length > longest:
-            raise self.error(f"a name of {length} bytes")
+            raise self.error(f"a name of {length} bytes; at most {longest} are allowed")
         start = self.skip(length)
         try:
             return self.buffer[start : start + length].decode()
@@ -191,7 +194,9 @@ def _read_preamble(cursor: _Cursor) -> tuple[int, int]:
     version = cursor.u32()
     if version not in VERSIONS:
         kind = "a big-endian file" if version & 0xFFFF == 0 else f"GGUF version {version}"
-        raise ModelFileError(f"{cursor.file}: {kind} is not supported (versions 2 and 3, little endian, are)")
+        raise ModelFileError(
+            f"{cursor.file}: {kind} is not supported; supported are versions 2 and 3, little endian"
+        )
     return cursor.u64(), cursor.u64()
 
 
@@ -252,7 +257,7 @@ def _read_scalars(cursor: _Cursor, kind: int, count: int) -> NDArray[np.generic]
 
 
 def _read_strings(cursor: _Cursor, count: int) -> StringArray:
-    """Finds where the array ends: the one loop over a vocabulary that opening a file needs."""
+    """Skips the array to find its end: the only loop over the vocabulary that opening a file needs."""
     start = position = cursor.position
     buffer, last, length_at = cursor.buffer, cursor.size - 8, _U64.unpack_from
     if count > (cursor.size - start) // 8:
@@ -291,7 +296,7 @@ def _read_infos(cursor: _Cursor, count: int) -> list[_Info]:
 def _read_info(cursor: _Cursor, name: str) -> _Info:
     dimensions = cursor.u32()
     if not 1 <= dimensions <= DIMENSIONS_MAX:
-        raise cursor.error(f"{dimensions} dimensions")
+        raise cursor.error(f"{dimensions} dimensions; 1 to {DIMENSIONS_MAX} are allowed")
     shape = tuple(cursor.u64() for _ in range(dimensions))[::-1]
     if 0 in shape:
         raise cursor.error(f"impossible shape {shape}")
@@ -300,15 +305,15 @@ def _read_info(cursor: _Cursor, name: str) -> _Info:
         kind = TensorType(number)
     except ValueError:
         known = ", ".join(kind.name for kind in TensorType)
-        raise cursor.error(f"type {_type_name(number)} is not supported ({known} are)") from None
+        raise cursor.error(f"type {_type_name(number)} is not supported; supported are {known}") from None
     block = BLOCKS[kind][0]
     if shape[-1] % block:
-        raise cursor.error(f"impossible shape {shape}: rows of {kind.name} are multiples of {block}")
+        raise cursor.error(f"impossible shape {shape}: rows of {kind.name} must be multiples of {block}")
     return _Info(name, kind, shape, offset)
 
 
 def _aligned(cursor: _Cursor, metadata: Metadata) -> int:
-    """Where tensor data begins."""
+    """The position where tensor data begins."""
     alignment = metadata.integer("general.alignment", ALIGNMENT_DEFAULT)
     if alignment < 1 or alignment & (alignment - 1):
         raise metadata.error("general.alignment", f"{alignment} is not a power of two")
@@ -326,6 +331,7 @@ def _view(cursor: _Cursor, info: _Info, data_start: int) -> GgufTensor:
     return GgufTensor(cursor.file, info.name, info.type, info.shape, data)
 
 
+# For error messages: names of types that Transom does not support.
 _OTHER_TYPES: Mapping[int, str] = {
     2: "Q4_0",
     3: "Q4_1",

@@ -1,4 +1,4 @@
-"""Typed access to a model file's metadata: a key is there with the right type, or the error names it."""
+"""Typed access to a model file's metadata: a key has the right type, or the error names it."""
 
 from collections.abc import Iterator, Mapping, Sequence
 
@@ -11,12 +11,14 @@ Value = bool | int | float | str | Sequence[str] | NDArray[np.generic]
 
 
 def shown(name: str) -> str:
-    """A name from a file, fit for a message: quoted, on one line, not endless."""
+    """A name from a file, made safe for a message: quoted, on one line, at most 80 characters."""
     return repr(name) if len(name) <= 80 else f"{name[:77]!r}..."
 
 
 class Metadata(Mapping[str, Value]):
-    """What a model file says about itself. Without a default, a getter raises for a missing key, too."""
+    """Metadata of a model file. Getters raise ModelFileError for a wrong type, and for a missing key without
+    default.
+    """
 
     __slots__ = ("_file", "_values")
 
@@ -67,7 +69,7 @@ class Metadata(Mapping[str, Value]):
         return value
 
     def integers(self, key: str) -> NDArray[np.integer]:
-        """Integers and flags alike."""
+        """An array of integers of any width, or of flags."""
         value = self._find(key, None)
         if not isinstance(value, np.ndarray) or value.dtype.kind not in "iub":
             raise self._mistyped(key, "an array of integers", value)

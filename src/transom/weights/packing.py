@@ -1,6 +1,7 @@
-"""Matrices of a model file to the packed forms of `transom.ops.protocol`: exact, no requantization.
+"""Packs matrices of a model file into the layouts of `transom.ops.protocol`: exact, no requantization.
 
-Two twins do it: native/packing.cpp, and numpy where the extension is missing or TRANSOM_NATIVE is 0.
+Two implementations with the same bits: native/packing.cpp; and numpy, if the extension is missing or
+TRANSOM_NATIVE is 0.
 """
 
 import importlib
@@ -17,18 +18,18 @@ from transom.weights.gguf import GgufTensor
 
 
 def vector(tensor: GgufTensor) -> F32:
-    """A norm weight or bias, float32 `[n]`. Raises `ModelFileError` for another shape or a quantized type."""
+    """A norm weight, float32 `[n]`. ModelFileError if the tensor has another shape or is quantized."""
     if len(tensor.shape) != 1:
         raise tensor.error(f"shape {tensor.shape}, where one dimension is expected")
     return expand_floats(tensor)
 
 
 def pack(tensors: Sequence[GgufTensor], precision: Precision) -> Matrix:
-    """One matrix of the tensors' rows, in order. The tensors are not kept.
+    """One matrix of the tensors' rows, in order. The result does not reference the tensors.
 
-    All quantized: a PackedMatrix; if any has zero offsets, the others get zeros; a group of 32 beside one of
-    16 is split in two. Otherwise a FloatMatrix, quantized ones expanded.
-    Raises `ModelFileError` for shapes that do not fit together.
+    If all are quantized, a PackedMatrix: if one has zero offsets, the rest get zeros; if one has groups of
+    16, groups of 32 are split in two. Otherwise a FloatMatrix, with quantized tensors expanded.
+    ModelFileError if the shapes do not fit together.
     """
     _check_shapes(tensors)
     native = _native()
@@ -46,13 +47,13 @@ def _check_shapes(tensors: Sequence[GgufTensor]) -> None:
         if len(tensor.shape) != 2:
             raise tensor.error(f"shape {tensor.shape}, where a matrix is expected")
         if tensor.shape[1] % 32:
-            raise tensor.error(f"impossible shape {tensor.shape}: rows are multiples of 32")
+            raise tensor.error(f"impossible shape {tensor.shape}: rows must be multiples of 32")
         if tensor.shape[1] != width:
-            raise tensor.error(f"rows of {tensor.shape[1]} beside rows of {width} in {tensors[0].name!r}")
+            raise tensor.error(f"rows of {tensor.shape[1]}, but {tensors[0].name!r} has rows of {width}")
 
 
 def pack_numpy(tensors: Sequence[GgufTensor], precision: Precision) -> PackedMatrix:
-    """Quantized tensors of one width."""
+    """`pack` in numpy, for quantized tensors of one width."""
     parts = []
     for tensor in tensors:
         rows = decode_rows(tensor)

@@ -1,4 +1,4 @@
-"""The tokenizer's part of a model file."""
+"""Reads the vocabulary from the metadata of a model file."""
 
 from collections.abc import Mapping
 
@@ -11,17 +11,17 @@ from transom.weights.gguf import GgufFile
 from transom.weights.metadata import Metadata, shown
 
 Kinds = NDArray[np.int32]
-"""Of every piece, its `PieceKind`."""
+"""The `PieceKind` of every piece."""
 
 PIECE_CHARACTERS_MAX = 1024
-"""Work grows with the square of a piece's length; real ones stay below 200."""
+"""Finding merges takes time that grows with the square of a piece's length. Real pieces stay below 200."""
 
 _TURN_ENDS: Mapping[str, tuple[str, ...]] = {"gemma3": ("<eos>", "<end_of_turn>")}
-"""Per architecture, control tokens that end an answer, whether or not the file says so."""
+"""Per architecture, control tokens that end an answer. Files name one of them at most."""
 
 
 def read_vocabulary(file: GgufFile) -> Vocabulary:
-    """Raises `ModelFileError` for what is missing, inconsistent or of another kind of tokenizer."""
+    """ModelFileError if a key is missing or inconsistent, or the kind of tokenizer is not supported."""
     metadata = file.metadata
     pieces = list(metadata.strings("tokenizer.ggml.tokens"))
     _check_pieces(metadata, pieces)
@@ -43,7 +43,7 @@ def read_vocabulary(file: GgufFile) -> Vocabulary:
 
 
 def _adds_bos(spelling: SentencePiece | ByteLevel, bos: int | None) -> bool:
-    """What llama.cpp takes for granted where a file does not say."""
+    """The default of llama.cpp for files that do not say."""
     return bos is not None and isinstance(spelling, SentencePiece)
 
 
@@ -55,7 +55,7 @@ def _spelling(metadata: Metadata, pieces: list[str], kinds: Kinds) -> SentencePi
             return _byte_level(metadata, pieces, kinds)
         case kind:
             raise metadata.error(
-                "tokenizer.ggml.model", f"{shown(kind)} is not supported ('llama' and 'gpt2' are)"
+                "tokenizer.ggml.model", f"{shown(kind)} is not supported; supported are 'llama' and 'gpt2'"
             )
 
 
@@ -69,7 +69,9 @@ def _check_length(metadata: Metadata, name: str, length: int, pieces: int) -> No
 
 def _sentencepiece(metadata: Metadata, pieces: list[str], kinds: Kinds) -> SentencePiece:
     if metadata.flag("tokenizer.ggml.add_space_prefix", True):
-        raise metadata.error("tokenizer.ggml.add_space_prefix", "a space before all text is not supported")
+        raise metadata.error(
+            "tokenizer.ggml.add_space_prefix", "adding a space before the text is not supported"
+        )
     scores = metadata.floats("tokenizer.ggml.scores")
     _check_length(metadata, "scores", len(scores), len(pieces))
     _check_bytes(metadata, pieces, kinds == PieceKind.BYTE)
@@ -81,14 +83,14 @@ def _sentencepiece(metadata: Metadata, pieces: list[str], kinds: Kinds) -> Sente
     return SentencePiece(scores)
 
 
-# ---------------------------------------------------------------- bytes, as GPT-2 has them
+# ---------------------------------------------------------------- byte-level, as in GPT-2
 
 
 def _byte_level(metadata: Metadata, pieces: list[str], kinds: Kinds) -> ByteLevel:
     key = "tokenizer.ggml.pre"
     cut = metadata.text(key, Cut.GPT2)
     if cut not in set(Cut):
-        raise metadata.error(key, f"{shown(cut)} is not supported ({', '.join(Cut)} are)")
+        raise metadata.error(key, f"{shown(cut)} is not supported; supported are {', '.join(Cut)}")
     _check_spelled(metadata, pieces, kinds)
     return ByteLevel(Cut(cut), _merges(metadata, set(pieces)))
 
@@ -97,7 +99,9 @@ def _check_spelled(metadata: Metadata, pieces: list[str], kinds: Kinds) -> None:
     known = set(BYTE_OF)
     for i in np.flatnonzero(kinds == PieceKind.NORMAL).tolist():
         if not known.issuperset(pieces[i]):
-            raise metadata.error("tokenizer.ggml.tokens", f"token {i} is not of bytes: {shown(pieces[i])}")
+            raise metadata.error(
+                "tokenizer.ggml.tokens", f"token {i} is not made of byte characters: {shown(pieces[i])}"
+            )
 
 
 def _merges(metadata: Metadata, pieces: set[str]) -> list[tuple[str, str]]:
@@ -106,12 +110,12 @@ def _merges(metadata: Metadata, pieces: set[str]) -> list[tuple[str, str]]:
     for number, line in enumerate(metadata.strings(key)):
         left, space, right = line.partition(" ")
         if not space or not {left, right, left + right} <= pieces:
-            raise metadata.error(key, f"entry {number} is no merge of tokens: {shown(line)}")
+            raise metadata.error(key, f"entry {number} does not merge two tokens into one: {shown(line)}")
         found.append((left, right))
     return found
 
 
-# ---------------------------------------------------------------- both
+# ---------------------------------------------------------------- common checks
 
 
 def _check_pieces(metadata: Metadata, pieces: list[str]) -> None:
@@ -122,14 +126,16 @@ def _check_pieces(metadata: Metadata, pieces: list[str]) -> None:
         raise metadata.error(key, "two tokens are the same")
     longest = max(map(len, pieces))
     if longest > PIECE_CHARACTERS_MAX:
-        raise metadata.error(key, f"a token of {longest} characters")
+        raise metadata.error(
+            key, f"a token of {longest} characters; at most {PIECE_CHARACTERS_MAX} are allowed"
+        )
 
 
 def _check_bytes(metadata: Metadata, pieces: list[str], is_byte: np.ndarray) -> None:
     expected = {f"<0x{byte:02X}>" for byte in range(256)}
     for i in np.flatnonzero(is_byte).tolist():
         if pieces[i] not in expected:
-            raise metadata.error("tokenizer.ggml.tokens", f"token {i} is no byte: {shown(pieces[i])}")
+            raise metadata.error("tokenizer.ggml.tokens", f"token {i} is not a byte: {shown(pieces[i])}")
 
 
 def _token(metadata: Metadata, name: str, count: int) -> int | None:

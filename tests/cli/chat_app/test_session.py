@@ -28,7 +28,7 @@ def session() -> Session:
     return Session(Echo())
 
 
-def said(session: Session, user: str, assistant: str) -> None:
+def exchange(session: Session, user: str, assistant: str) -> None:
     assert session.take(user) == Say()
     session.add_answer(assistant)
 
@@ -38,14 +38,14 @@ def roles(session: Session) -> list[str]:
 
 
 def test_messages_and_answers_alternate(session: Session) -> None:
-    said(session, "a", "b")
-    said(session, "c", "d")
+    exchange(session, "a", "b")
+    exchange(session, "c", "d")
     assert [message["content"] for message in session.messages] == ["a", "b", "c", "d"]
     assert roles(session) == ["user", "assistant"] * 2
 
 
 def test_a_message_without_an_answer_is_removed(session: Session) -> None:
-    said(session, "a", "b")
+    exchange(session, "a", "b")
     session.take("c")
     session.drop_unanswered()
     assert roles(session) == ["user", "assistant"]
@@ -57,7 +57,7 @@ def test_empty_input_is_ignored(session: Session) -> None:
 
 def test_reset_forgets_all_but_the_system_message(session: Session) -> None:
     session.take("/system be brief")
-    said(session, "a", "b")
+    exchange(session, "a", "b")
     assert roles(session) == ["system", "user", "assistant"]
     session.take("/reset")
     assert session.messages == [{"role": "system", "content": "be brief"}]
@@ -83,19 +83,19 @@ def test_quit_leaves(session: Session) -> None:
 
 def test_explain_needs_a_message(session: Session) -> None:
     assert session.take("/explain") == Show(("the conversation is empty",))
-    said(session, "a", "b")
+    exchange(session, "a", "b")
     assert session.take("/explain") == Show(("2 messages",))
 
 
 def test_save_writes_json_or_markdown(session: Session, tmp_path: Path) -> None:
-    said(session, "ä", "b")
+    exchange(session, "ä", "b")
     session.take(f"/save {tmp_path / 'talk.json'}")
     assert json.loads((tmp_path / "talk.json").read_text())["messages"] == session.messages
     session.take(f"/save {tmp_path / 'talk.md'}")
     assert (tmp_path / "talk.md").read_text() == "**user**\n\nä\n\n**assistant**\n\nb\n\n"
 
 
-def test_save_says_what_is_wrong(session: Session, tmp_path: Path) -> None:
+def test_save_reports_errors(session: Session, tmp_path: Path) -> None:
     assert session.take("/save") == Show(("/save FILE",))
     outcome = session.take(f"/save {tmp_path / 'none' / 'talk.md'}")
     assert isinstance(outcome, Show) and "no such file or directory" in outcome.lines[0]

@@ -1,4 +1,4 @@
-"""The loop as a person drives it, through a pseudo terminal and through a pipe."""
+"""The chat through a pseudo terminal and through a pipe."""
 
 import os
 import pty
@@ -27,7 +27,7 @@ def url() -> Iterator[str]:
 
 
 class Screen:
-    """What has come from a terminal and was not asked for yet."""
+    """Output of a terminal that has not been read yet."""
 
     def __init__(self, terminal: int) -> None:
         self.terminal = terminal
@@ -84,7 +84,7 @@ def test_ctrl_c_ends_an_answer_and_not_the_program(url: str, tmp_path: Path) -> 
     assert (tmp_path / "chat_history").stat().st_mode & 0o077 == 0
 
 
-def test_what_is_wrong_is_one_line() -> None:
+def test_errors_are_one_line() -> None:
     assert "no server answers" in one_line(transom("chat", "--url", "http://127.0.0.1:9"), 1)
     assert "--max-tokens is 0" in one_line(transom("chat", "--max-tokens", "0"), 1)
     assert "no such file" in one_line(transom("chat", "none.gguf"), 1)

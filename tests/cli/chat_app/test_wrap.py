@@ -12,7 +12,7 @@ from transom.cli.chat_app.wrap import Wrapper
 
 
 def shown(pieces: Sequence[str], width: int) -> list[str]:
-    """Lines of a screen that knows what a wrapper writes: text, new lines, steps back, and clearing."""
+    """Lines of a screen that interprets the wrapper's output: text, new lines, cursor moves and erasing."""
     wrapper, lines, column = Wrapper(width), [""], 0
     for token in re.findall(r"\x1b\[\d+D|\x1b\[K|\n|.", "".join(map(wrapper.add, pieces))):
         if token.endswith("D") and token.startswith("\x1b"):
@@ -50,7 +50,7 @@ def test_lines_are_those_of_textwrap(words: list[str], width: int, cuts: int) ->
         ("  indented code", ["  ", "indente", "d code"]),
     ],
 )
-def test_what_is_no_row_of_words_loses_nothing(text: str, lines: list[str]) -> None:
+def test_text_without_word_breaks_loses_nothing(text: str, lines: list[str]) -> None:
     assert shown([text], 8) == lines
 
 

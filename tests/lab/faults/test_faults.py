@@ -1,9 +1,10 @@
-"""The world of faults: many lives without a fault, deterministic, and a failure told in a line."""
+"""Fault campaigns: many lives without a fault, determinism, and findings that replay in one command."""
 
 import re
 
 import pytest
-from tests.lab.faults.edits import EDITS
+from lab.mutation.curated import by_name
+from lab.mutation.edits import made
 
 from transom.errors import ConfigError
 from transom.values import FinishReason
@@ -12,17 +13,17 @@ from transom_lab.faults.command import SchedulerBroke, faults, numbers, written
 from transom_lab.faults.life import draw_life
 
 SHORT = 40
-EVERYTHING = {
+EVERY_EVENT = {
     "Iterate", "Arrive", "SendAgain", "Abort", "AbortInFlight", "AbortAll", "AbortEnded", "Flush", "Pause",
     "Resume", "UpdateWeights", "Drain", "Pin", "Evict", "FailStep", "DelayStep", "ShiftClock",
 }  # fmt: skip
 
 
 def test_hundreds_of_lives_have_no_fault() -> None:
-    """The slow lane has ten thousand, half as long again."""
+    """The slow lane runs ten thousand, half as long again."""
     tally = Tally()
     assert run_faults(0, 400, SHORT, tally=tally) is None
-    assert set(tally.events) == EVERYTHING and set(tally.ends) == set(FinishReason)
+    assert set(tally.events) == EVERY_EVENT and set(tally.ends) == set(FinishReason)
     assert min(tally.retractions, tally.forks, tally.failed_steps, tally.refused) > 20, tally
     assert min(tally.cached_tokens, tally.recomputed_tokens) > 400 and tally.repaired_tokens > 12, tally
 
@@ -32,7 +33,7 @@ def test_ten_thousand_lives_have_no_fault() -> None:
     assert run_faults(1_000_000, 10_000) is None
 
 
-def test_the_same_seed_is_the_same_life() -> None:
+def test_the_same_seed_gives_the_same_life() -> None:
     life = draw_life(11)
     assert life == draw_life(11) and life != draw_life(12)
     worlds = [live(life, range(len(life.events)))[0] for _ in range(2)]
@@ -40,16 +41,18 @@ def test_the_same_seed_is_the_same_life() -> None:
     assert worlds[0].cache.events(0) == worlds[1].cache.events(0)
 
 
-def test_what_breaks_is_told_by_the_command_that_replays_it(capsys: pytest.CaptureFixture[str]) -> None:
-    edit = next(edit for edit in EDITS if edit.name == "who waits and is aborted ends twice")
-    with edit.made():
+def test_a_finding_is_printed_as_the_command_that_replays_it(capsys: pytest.CaptureFixture[str]) -> None:
+    curated = by_name("a waiting request that is aborted ends twice")
+    with made(curated.edit()):
         with pytest.raises(SchedulerBroke, match=r"of its \d+ events"):
-            faults(edit.seed, 200)
-        told = capsys.readouterr().out
-        command = re.search(r"^transom simulate --faults --seed (\d+) --only ([\d,-]+)$", told, re.MULTILINE)
-        assert command is not None, told
+            faults(curated.seed, 200)
+        printed = capsys.readouterr().out
+        command = re.search(
+            r"^transom simulate --faults --seed (\d+) --only ([\d,-]+)$", printed, re.MULTILINE
+        )
+        assert command is not None, printed
         seed, only = int(command[1]), command[2]
-        assert len(numbers(only)) <= 4, "an arrival or two, an abort, a turn"
+        assert len(numbers(only)) <= 4, "an arrival or two, an abort, an iteration"
         with pytest.raises(SchedulerBroke, match="an event of a request that is not running"):
             faults(seed, only=only)
     faults(seed, only=only)
@@ -68,12 +71,12 @@ def test_event_numbers_are_written_as_they_are_read(text: str) -> None:
 
 
 @pytest.mark.parametrize("text", ["", "a", "3-", "-1", "1,,2"])
-def test_event_numbers_that_are_none_are_named(text: str) -> None:
+def test_invalid_event_numbers_are_named_in_the_error(text: str) -> None:
     with pytest.raises(ConfigError, match="--only"):
         numbers(text)
 
 
-def test_a_run_can_be_told_to_end_by_turns(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_run_can_be_limited_by_iterations(capsys: pytest.CaptureFixture[str]) -> None:
     faults(5, turns=40)
     assert "no fault found" in capsys.readouterr().out
     with pytest.raises(ConfigError, match="--seeds is 0"):

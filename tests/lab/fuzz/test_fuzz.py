@@ -1,4 +1,4 @@
-"""The fuzzer: it meets every way a page goes, finds what is wrong, and says it in a few lines."""
+"""The fuzzer reaches every transition of the cache, finds faults, and reports them as short scripts."""
 
 import re
 from collections import Counter
@@ -41,22 +41,22 @@ ALWAYS_POSSIBLE = (
     do.Ask, do.Admit, do.AdmitCold, do.Extend, do.Run, do.Publish, do.Slide, do.Truncate, do.Drop, do.Flush,
     do.Fork, do.Pin, do.Evict, do.Undone,
 )  # fmt: skip
-"""In every mix; copies are not."""
+"""Operations that occur in every mix. Pending copies do not."""
 
 REPAIRED = ("FW", "FWV", "WLF", "FC", "CFW")
-"""Mixes whose windows or chunks are rebuilt from what is kept whole."""
+"""Mixes with repairs: windows or chunks that are recomputed from full pages."""
 
 
 @pytest.mark.parametrize("lives", [10, pytest.param(40, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("mix", MIXES)
 def test_thousands_of_operations_of_every_mix_find_no_fault(mix: str, lives: int) -> None:
-    """A thousand operations in each life of a cache, of which everything but the mix is drawn."""
+    """A thousand operations in each life. Everything except the mix is drawn."""
     tally = Tally(Counter())
     for number in range(lives):
         assert run_episode(Drawn(seed=1, mix=mix), number, 1_000, tally) is None
     assert tally.total >= 1_000 * lives
     assert set(tally.operations) >= {word.__name__ for word in ALWAYS_POSSIBLE}, tally
-    assert min(tally.hits, tally.reclaimed, tally.refused) > 5, "an idle run shows nothing"
+    assert min(tally.hits, tally.evicted, tally.refused) > 5, "an idle run proves nothing"
     if mix in ("F", "FW", "FWV", "WLF"):
         assert min(tally.hits, tally.duplicates_returned) > 10 * lives and tally.operations["RunCopies"], (
             tally
@@ -65,7 +65,7 @@ def test_thousands_of_operations_of_every_mix_find_no_fault(mix: str, lives: int
         assert tally.holes_filled > 5 * lives, tally
     if mix in REPAIRED:
         assert tally.repairs, tally
-    assert tally.skipped < tally.total / 5, "most of what is drawn can be done"
+    assert tally.skipped < tally.total / 5, "most operations can be done"
 
 
 def test_every_kind_of_cache_is_drawn() -> None:
@@ -83,7 +83,7 @@ def test_every_kind_of_cache_is_drawn() -> None:
     assert 30 < len(shared) < 120 and {setting.mix for setting in shared} == set(MIXES)
 
 
-def test_the_same_seed_does_the_same() -> None:
+def test_the_same_seed_gives_the_same_run() -> None:
     tallies = [Tally(Counter()), Tally(Counter())]
     for tally in tallies:
         assert run_episode(Drawn(seed=5), 2, 300, tally) is None
@@ -104,9 +104,16 @@ def test_any_part_of_a_script_is_a_script() -> None:
 
 @pytest.mark.parametrize(
     "line",
-    ["Steal(request=1)", "Admit(request=open('x'))", "Admit(", "__import__('os')", "Admit(who=1)", "3 + x"],
+    [
+        "Steal(request=1)",
+        "Admit(request=open('x'))",
+        "Admit(",
+        "__import__('os')",
+        "Admit(number=1)",
+        "3 + x",
+    ],
 )
-def test_a_line_that_is_no_operation_is_named(line: str) -> None:
+def test_an_invalid_line_is_named_in_the_error(line: str) -> None:
     with pytest.raises(ConfigError, match="line 3"):
         read_script(f"# a comment\n{SETTING!r}\n{line}\n")
 
@@ -116,11 +123,11 @@ def test_a_script_begins_with_its_setting() -> None:
         read_script("Flush()\n")
 
 
-# ---------------------------------------------------------------- finding what is wrong
+# ---------------------------------------------------------------- faults that it finds
 
 
 def publish_uncomputed(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Report A's fault put back: what is allocated is filed as computed."""
+    """Puts the fault of report A back: allocated tokens are published as computed."""
     publish = HybridCache.publish
 
     def wrong(self: HybridCache, holding: Holding, tokens: Tokens) -> None:
@@ -149,8 +156,8 @@ def test_a_fault_is_found_shrunk_and_replayed(
     assert "no fault found" in capsys.readouterr().out
 
 
-def test_shrinking_keeps_what_is_needed_and_nothing_else(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Two operations far apart are the cause; all between them goes."""
+def test_shrinking_keeps_exactly_the_operations_that_matter(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Three operations far apart are the cause; all operations between them are left out."""
     publish_uncomputed(monkeypatch)
     noise: list[do.Operation] = [do.RunCopies()] * 40
     tokens = tuple(range(9))
@@ -159,15 +166,15 @@ def test_shrinking_keeps_what_is_needed_and_nothing_else(monkeypatch: pytest.Mon
     assert shrink(Broken((SETTING, script), "")).script == (SETTING, cause)
 
 
-def test_content_that_is_not_the_requests_own_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A copy that is never run: the page has what its last owner left there."""
+def test_a_read_of_foreign_keys_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A copy never runs, so the page still has the contents of its last owner."""
     monkeypatch.setattr(HybridCache, "pending_copies", lambda self: ())
     monkeypatch.setattr("transom_lab.fuzz.draw.PAGE_SIZES", (4,))
     broken = run_episode(Drawn(seed=2, mix="F"), 0, 2_000, Tally(Counter()))
     assert broken is not None and re.search("reads position|was not computed for", broken.error), broken
 
 
-def test_a_repair_that_files_what_is_not_exact_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_repair_that_caches_inexact_keys_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     right = Hit.share
 
     def wrong(hit: Hit, component: int, rule: PageRule) -> Share:
@@ -178,8 +185,8 @@ def test_a_repair_that_files_what_is_not_exact_is_found(monkeypatch: pytest.Monk
     assert "cached though it is inexact" in first_error(mix="FW")
 
 
-def test_a_repair_that_begins_too_late_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    """By the one token that it is."""
+def test_a_repair_that_starts_too_late_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Even by a single token."""
     start = repair_start
     monkeypatch.setattr(
         "transom.kv.match.repair_start",
@@ -189,7 +196,7 @@ def test_a_repair_that_begins_too_late_is_found(monkeypatch: pytest.MonkeyPatch)
 
 
 def test_a_repair_offered_beside_a_state_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    """No window of tokens gives a state back, so where there is one none is to be offered."""
+    """No window of tokens restores a recurrent state, so beside a state no repair may be offered."""
     monkeypatch.setattr(
         "transom.kv.match.repaired",
         lambda hit, rules, layers: repaired(hit, rules[:2], tuple([layer for layer in layers if layer < 2])),
@@ -197,8 +204,8 @@ def test_a_repair_offered_beside_a_state_is_found(monkeypatch: pytest.MonkeyPatc
     assert re.search("possible|another state", first_error(mix="FWS"))
 
 
-def test_a_fork_that_writes_where_the_first_one_does_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its copies are noted, and never run."""
+def test_a_fork_that_writes_to_its_parents_page_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its copies are pending, and copy no token."""
     monkeypatch.setattr(
         "transom.kv.fork.PageCopy",
         lambda component, source, target, slots: PageCopy(component, source, target, 0),
@@ -207,19 +214,19 @@ def test_a_fork_that_writes_where_the_first_one_does_is_found(monkeypatch: pytes
 
 
 def first_error(mix: str) -> str:
-    """Of a few lives; empty if all are sound."""
+    """The first error of a few lives; empty if all are sound."""
     lives = (run_episode(Drawn(1, 1, 4, mix), number, 1_000, Tally(Counter())) for number in range(20))
     return next((broken.error for broken in lives if broken is not None), "")
 
 
-# ---------------------------------------------------------------- what is printed
+# ---------------------------------------------------------------- output
 
 
-def test_progress_says_rate_operations_hits_holes_and_reclaims(capsys: pytest.CaptureFixture[str]) -> None:
+def test_progress_shows_rate_operations_hits_holes_and_evictions(capsys: pytest.CaptureFixture[str]) -> None:
     fuzz(Drawn(seed=0, page_size=4, window=4, mix="FW"), 600)
-    said = capsys.readouterr().out
-    for word in ("operations", "/s", "hits", "holes filled", "reclaimed", "Extend", "no fault found"):
-        assert word in said, said
+    printed = capsys.readouterr().out
+    for word in ("operations", "/s", "hits", "holes filled", "evicted", "Extend", "no fault found"):
+        assert word in printed, printed
 
 
 @pytest.mark.parametrize(
@@ -231,22 +238,22 @@ def test_progress_says_rate_operations_hits_holes_and_reclaims(capsys: pytest.Ca
         (Drawn(seed=0), 0, "--ops"),
     ],
 )
-def test_what_cannot_be_run_is_said(drawn: Drawn, operations: int, part: str) -> None:
+def test_invalid_flags_are_named_in_the_error(drawn: Drawn, operations: int, part: str) -> None:
     with pytest.raises(TransomError, match=part):
         fuzz(drawn, operations)
 
 
-def test_a_file_that_is_not_there_is_said(tmp_path: Path) -> None:
+def test_a_missing_file_is_named_in_the_error(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="No such file"):
         replay_file(str(tmp_path / "none"))
 
 
-def test_digests_tell_namespace_position_and_component_apart() -> None:
+def test_digests_differ_by_namespace_position_and_layer() -> None:
     from transom.kv.cache import Namespace
     from transom_lab.worlds.contents import of_layer, prefix_digests
 
     spaces = [Namespace(0, "", None), Namespace(1, "", None), Namespace(0, "x", None)]
     runs = [np.array(tokens, np.int32) for tokens in ([0] * 40, [0] * 20 + [1] * 20, [1] * 40)]
     found = np.concatenate([prefix_digests(space, run) for space in spaces for run in runs])
-    both = np.concatenate([of_layer(found, component) for component in (0, 1)])
+    both = np.concatenate([of_layer(found, layer) for layer in (0, 1)])
     assert len(set(both.tolist())) == 2 * 3 * (40 + 20 + 40)

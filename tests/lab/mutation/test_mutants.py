@@ -1,46 +1,60 @@
-"""The wrong edits still apply to the code as it is."""
+"""The harness that tries wrong edits: it draws a sample, finds the tests that notice, and writes an entry."""
 
-import re
-from collections import Counter
-from pathlib import Path
+from datetime import date
 
 import pytest
-from lab.mutation.mutants import HEADING, ROOT, SUITE, Verdict, noticed_before, replace_section, section
-from lab.mutation.wrong_edits import KV, MUTANTS, Mutant
+from lab.mutation.edits import ROOT, Edit, generated, source_of
+from lab.mutation.mutants import HEADING, Verdict, entry, files_to_run, judge, sample, with_entry
 
-BY_NAME = {mutant.name: mutant for mutant in MUTANTS}
-
-
-def test_there_are_enough_of_them_and_each_has_a_name() -> None:
-    assert len(BY_NAME) == len(MUTANTS) >= 40
-    assert {path.name for path in (ROOT / KV).glob("*.py")} - {mutant.file for mutant in MUTANTS} <= {
-        "__init__.py",
-        "check.py",
-        "component_specs.py",
-        "holding.py",
-    }, "a module of kv/ that nobody has tried to break"
+POOL = generated("kv.pool", source_of("kv.pool"))
 
 
-@pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.name)
-def test_a_mutant_applies_at_exactly_one_place_and_is_python(mutant: Mutant, tmp_path: Path) -> None:
-    (tmp_path / KV).mkdir(parents=True)
-    target = tmp_path / KV / mutant.file
-    target.write_text((ROOT / KV / mutant.file).read_text(encoding="utf-8"), encoding="utf-8")
-    mutant.apply(tmp_path)
-    compile(target.read_text(encoding="utf-8"), mutant.file, "exec")
+def test_a_sample_has_as_many_edits_of_each_kind_and_is_that_of_its_seed() -> None:
+    drawn = sample(POOL, 24, 1)
+    assert drawn == sample(POOL, 24, 1) and drawn != sample(POOL, 24, 2)
+    counts = {kind: sum(edit.kind == kind for edit in drawn) for kind in {edit.kind for edit in POOL}}
+    assert sum(counts.values()) == len(set(drawn)) == 24
+    assert min(counts.values()) >= 1, counts
+    assert len(sample(POOL, 10**6, 0)) == len(POOL)
 
 
-@pytest.mark.parametrize("name", ["publish-uncomputed", "replace-locked-full"])
-def test_the_two_reports_bugs_must_die_in_their_own_tests_and_in_small_scope(name: str) -> None:
-    assert BY_NAME[name].alone == ("tests/reports", "tests/exhaustive")
+def test_tests_of_the_edited_module_run_first_and_the_slowest_last() -> None:
+    files = files_to_run(ROOT, "kv.pool")
+    assert files[0] == "tests/kv/test_pool.py"
+    assert {"tests/exhaustive/test_small_scope.py", "tests/kv/test_machine.py"} <= set(files[-4:])
+    assert files_to_run(ROOT, "sched.queue")[0].startswith("tests/sched/")
 
 
-def test_the_section_is_replaced_and_what_follows_stays() -> None:
-    from datetime import date
+def test_an_edit_is_noticed_in_a_copy_of_the_tree() -> None:
+    edit = next(e for e in POOL if e.function == "PagePool.__init__" and e.kind == "drop statement")
+    before = source_of("kv.pool")
+    assert judge(edit, ["tests/sched/test_step_cost.py"]).noticed_by == ""
+    assert judge(edit, ["tests/kv/test_pool.py"]).noticed_by.startswith("tests/kv/test_pool.py::test_")
+    assert source_of("kv.pool") == before
 
-    text = section([Verdict(MUTANTS[0], SUITE, "tests/x.py::test_y", 1.0)], "abc", date(2026, 1, 2))
-    page = replace_section(f"# Proof\n\n{HEADING}\n\nold\n\n## Next\n\nkept\n", text)
-    assert "old" not in page and page.endswith("## Next\n\nkept\n") and "1 of 1" in page
-    assert replace_section(page, text) == page
-    assert noticed_before(page) == {MUTANTS[0].name: "tests/x.py::test_y"}
-    assert Counter(re.findall(r"^## .*$", page, re.MULTILINE)) == {HEADING: 1, "## Next": 1}
+
+def test_an_entry_has_the_shares_and_the_survivors() -> None:
+    one, other = sample(POOL, 2, 0)
+    text = entry([Verdict(one, "tests/x.py::test_y"), Verdict(other, "")], "2 edits", "abc", date(2026, 1, 2))
+    assert text.startswith("2026-01-02, abc, 2 edits: fast tests notice 1 of 2 edits.")
+    assert "| kv.pool | 1 of 2 |" in text
+    assert f"`{other.id}`" in text and f"`{one.id}`" not in text
+
+
+@pytest.mark.parametrize(
+    ("page", "expected"),
+    [
+        ("# Log\n", f"# Log\n\n{HEADING}\n\nnew\n"),
+        (f"# Log\n\n{HEADING}\n\nold\n", f"# Log\n\n{HEADING}\n\nold\n\nnew\n"),
+        (f"{HEADING}\n\nold\n\n## Next\n\nkept\n", f"{HEADING}\n\nold\n\nnew\n\n## Next\n\nkept\n"),
+    ],
+)
+def test_an_entry_goes_to_the_end_of_its_section(page: str, expected: str) -> None:
+    assert with_entry(page, "new\n") == expected
+
+
+def test_an_edit_names_its_line() -> None:
+    edit: Edit = POOL[0]
+    lines = source_of("kv.pool").splitlines()
+    changed = edit.apply(source_of("kv.pool")).splitlines()
+    assert lines[edit.line - 1] != changed[edit.line - 1]

@@ -1,4 +1,4 @@
-"""Each story's own side is what memory and scheduler do; each other side fails as it was told."""
+"""Our side of each story is the real cache and scheduler; the other side fails as its report says."""
 
 from collections.abc import Iterator
 
@@ -29,8 +29,8 @@ def beside(story: Story, index: int) -> Beside:
     return frame
 
 
-def found(cache: HybridCache, tokens: list[int]) -> int:
-    """Tokens that a request for `tokens` and one more would find."""
+def hit(cache: HybridCache, tokens: list[int]) -> int:
+    """The hit of a request for `tokens` and one token more."""
     namespace = cache.namespace(RequestId(10_000), "")
     return cache.offer(namespace, np.array([*tokens, 1], np.int32)).begin.start
 
@@ -39,7 +39,7 @@ def found(cache: HybridCache, tokens: list[int]) -> int:
 
 
 def played() -> Iterator[Stage]:
-    """A stage after each of many turns: hits, holes, retractions perhaps, ends."""
+    """A stage after each of many iterations, with hits, holes and requests that end."""
     stage = Stage(small(full=20, window=8, width=6), chunk=9)
     for letter, prompt, outputs in (
         ("A", text("P", 0, 16), 1),
@@ -57,7 +57,7 @@ def played() -> Iterator[Stage]:
         yield stage
 
 
-def test_a_cell_says_what_its_page_holds_and_whose_it_is() -> None:
+def test_a_cell_shows_the_contents_and_the_owner_of_its_page() -> None:
     looks = set()
     for stage in played():
         for component in (FULL, WINDOW):
@@ -68,7 +68,7 @@ def test_a_cell_says_what_its_page_holds_and_whose_it_is() -> None:
                 assert (cell.look is Look.FREE) == (page in free)
                 if page in free:
                     continue
-                assert cell.label.upper() == label(stage.runner.page(component, page)[0])
+                assert cell.label.upper() == label(stage.page(component, page)[0])
                 assert cell.label[0].isupper() == pool.is_of_tree(page)
                 readers = int(pool.references([page])[0])
                 assert (cell.look is Look.SHARED) == (readers > 1)
@@ -76,7 +76,7 @@ def test_a_cell_says_what_its_page_holds_and_whose_it_is() -> None:
     assert {Look.FREE, Look.TREE, Look.SHARED, Look.B, Look.C} <= looks
 
 
-def test_a_hole_is_drawn_where_the_full_page_is_there_and_the_window_page_is_not() -> None:
+def test_a_hole_is_drawn_where_the_full_page_is_cached_and_the_window_page_is_not() -> None:
     holes = 0
     for stage in played():
         drawn = [cell for line in drawing.tree(stage, "PD") for cell in line.cells]
@@ -88,7 +88,7 @@ def test_a_hole_is_drawn_where_the_full_page_is_there_and_the_window_page_is_not
     assert holes > 0
 
 
-def test_a_row_is_what_the_request_reads() -> None:
+def test_a_row_shows_the_pages_that_the_request_reads() -> None:
     for stage in played():
         for letter in stage.requests:
             holding = stage.holding(letter)
@@ -96,7 +96,7 @@ def test_a_row_is_what_the_request_reads() -> None:
                 continue
             there = max(holding.computed, holding.full_until)
             pages = stage.cache.page_tables[FULL][holding.row, : -(-there // PAGE)]
-            names = [label(stage.runner.page(FULL, page)[0]) for page in pages.tolist()]
+            names = [label(stage.page(FULL, page)[0]) for page in pages.tolist()]
             drawn = labels(drawing.row(stage, letter))
             assert [name.upper() for name in drawn[: len(names)]] == names
             assert set(drawn[len(names) :]) <= {"__"}
@@ -105,7 +105,7 @@ def test_a_row_is_what_the_request_reads() -> None:
 # ---------------------------------------------------------------- deferred-chunk
 
 
-def test_our_deferred_chunk_leaves_the_request_as_it_was_until_there_is_room() -> None:
+def test_our_deferred_chunk_leaves_the_request_unchanged_until_pages_are_free() -> None:
     ours = deferred_chunk.Ours()
     spans = [ours.iterate(), ours.iterate()]
     holding = ours.stage.holding("B")
@@ -116,7 +116,7 @@ def test_our_deferred_chunk_leaves_the_request_as_it_was_until_there_is_room() -
     while (span := ours.iterate()) is None:
         waited += 1
         assert [rows.table[holding.row].tolist() for rows in inside(ours.stage.cache).tables] == tables
-        assert holding.computed == found(ours.stage.cache, prompt) == 16
+        assert holding.computed == hit(ours.stage.cache, prompt) == 16
     assert waited >= 5
     spans.append(span)
     ours.stage.finish("B")
@@ -126,7 +126,7 @@ def test_our_deferred_chunk_leaves_the_request_as_it_was_until_there_is_room() -
     assert ours.stage.scheduler.stats().retractions == 0
 
 
-def test_their_deferred_chunk_is_filed_and_ends_the_server() -> None:
+def test_their_deferred_chunk_is_cached_and_crashes_the_server() -> None:
     theirs = deferred_chunk.ChunkedServer()
     for _ in range(deferred_chunk.ARRIVAL_B):
         theirs.answer()
@@ -135,30 +135,30 @@ def test_their_deferred_chunk_is_filed_and_ends_the_server() -> None:
         theirs.stash()
         theirs.schedule()
         rounds += 1
-        assert theirs.filed <= theirs.computed["B"] or not theirs.is_alive
-    assert rounds == 4, "two chunks, one put off, and the end"
-    assert (theirs.filed, theirs.computed["B"]) == (32, 16)
+        assert theirs.cached <= theirs.computed["B"] or not theirs.is_alive
+    assert rounds == 4, "two chunks, one deferred, and the crash"
+    assert (theirs.cached, theirs.computed["B"]) == (32, 16)
 
 
-def test_with_room_their_chunks_are_filed_as_computed(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It is the shortage that breaks it: with a larger pool the same code is right to the last chunk."""
+def test_with_free_pages_their_chunks_are_cached_as_computed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The fault needs a shortage: with a larger pool the same code is right to the last chunk."""
     monkeypatch.setattr(deferred_chunk, "WINDOW_PAGES", 12)
     theirs = deferred_chunk.ChunkedServer()
     theirs.answer()
     for _ in range(2):
         theirs.stash()
-        assert theirs.filed == theirs.computed["B"]
+        assert theirs.cached == theirs.computed["B"]
         theirs.schedule()
     assert theirs.computed["B"] == deferred_chunk.PROMPT_B and theirs.is_alive
 
 
-def test_the_frames_of_deferred_chunk_tell_it() -> None:
+def test_the_frames_of_deferred_chunk_show_the_fault() -> None:
     story = deferred_chunk.story()
     fates = [beside(story, index).theirs.fate for index in range(7)]
     assert fates == [Fate.WELL] * 4 + [Fate.DEAD] * 3
     assert all(beside(story, index).ours.fate is Fate.WELL for index in range(7))
-    filed = strip(beside(story, 3).theirs, "tree")
-    assert [cell.look is Look.WRONG for cell in filed.cells] == [False] * 4 + [True] * 4
+    cached = strip(beside(story, 3).theirs, "tree")
+    assert [cell.look is Look.WRONG for cell in cached.cells] == [False] * 4 + [True] * 4
     for index in (2, 3, 4):
         assert labels(strip(beside(story, index).ours, "B")) == ["B0", "B1", "B2", "B3", *["__"] * 4]
     assert strip(beside(story, 6).ours, "A").note == strip(beside(story, 6).ours, "B").note == "answered"
@@ -172,10 +172,10 @@ def test_in_our_locked_full_the_reader_keeps_its_pages_and_their_contents() -> N
     ours.ask("B", [*ours.prefix, *text("B", 16, 24)], 9)
     pages, contents = ours.locked(), ours.contents()
     ours.stage.serve("D", text("D", 0, 28))
-    assert found(ours.stage.cache, ours.prefix) == 0, "no window of the beginning is left"
+    assert hit(ours.stage.cache, ours.prefix) == 0, "no window of the prefix is left"
     ours.ask("C", [*ours.prefix, *text("C", 16, 20)], 2)
     assert ours.stage.spans("C") == [(0, 20)], "computed again, for its windows"
-    assert found(ours.stage.cache, ours.prefix) == 16, "and so the holes are filled"
+    assert hit(ours.stage.cache, ours.prefix) == 16, "so the holes are filled"
     ours.stage.finish("C")
     ours.ask("E", text("E", 0, 8), 3)
     ours.stage.iterate()
@@ -185,7 +185,7 @@ def test_in_our_locked_full_the_reader_keeps_its_pages_and_their_contents() -> N
     assert (stats[FULL].duplicates_returned, stats[WINDOW].holes_filled) == (0, 4)
 
 
-def test_in_their_locked_full_the_reader_finds_another_text() -> None:
+def test_in_their_locked_full_the_reader_reads_another_text() -> None:
     story = locked_full.story()
     reads = [labels(strip(beside(story, index).theirs, "B"))[:4] for index in range(1, 7)]
     assert reads[:3] == [["P0", "P1", "P2", "P3"]] * 3
@@ -210,7 +210,7 @@ def test_both_sides_of_a_frame_have_pools_of_one_size() -> None:
 # ---------------------------------------------------------------- cliff
 
 
-def test_windows_by_age_fall_from_nearly_all_to_nothing_with_one_conversation_more() -> None:
+def test_windows_by_age_lose_all_hits_with_one_conversation_more() -> None:
     rates = [cliff.their_hit_rate(n) for n in range(1, 9)]
     last = max(n for n, rate in enumerate(rates) if rate > 0)
     assert all(rate > 0.93 for rate in rates[: last + 1])
@@ -222,7 +222,7 @@ def the_cliff() -> Story:
     return cliff.story()
 
 
-def test_the_memory_core_holds_where_windows_by_age_have_fallen(the_cliff: Story) -> None:
+def test_the_real_cache_hits_where_windows_by_age_do_not(the_cliff: Story) -> None:
     frame = the_cliff.frames[-1]
     assert isinstance(frame, Charted)
     ours, plain, theirs = (series.values for series in frame.chart.series)
@@ -232,33 +232,33 @@ def test_the_memory_core_holds_where_windows_by_age_have_fallen(the_cliff: Story
     assert held[1] >= 3 * held[2]
 
 
-def test_the_scenes_of_the_cliff_count_what_was_found(the_cliff: Story) -> None:
+def test_the_scenes_of_the_cliff_count_hits(the_cliff: Story) -> None:
     back, others = beside(the_cliff, 2), beside(the_cliff, 3)
-    assert back.ours.event.startswith("28 of 32 tokens are found")
-    assert ": 0 of 32 tokens are found" in back.theirs.event
-    assert others.ours.event == "B, C and D: 80 of 92 tokens found."
-    assert others.theirs.event == "B, C and D: 0 of 92 tokens found."
+    assert back.ours.event.startswith("28 of 32 tokens are cached")
+    assert ": 0 of 32 tokens are cached" in back.theirs.event
+    assert others.ours.event == "B, C and D: 80 of 92 tokens cached."
+    assert others.theirs.event == "B, C and D: 0 of 92 tokens cached."
     assert len(strip(back.ours, "window").cells) == len(strip(back.theirs, "window").cells)
 
 
 # ---------------------------------------------------------------- repair
 
 
-def test_our_repair_computes_a_few_tokens_and_keeps_only_what_is_exact() -> None:
+def test_our_repair_computes_a_few_tokens_and_caches_only_exact_keys() -> None:
     ours = repair.Ours()
-    assert found(ours.stage.cache, ours.prefix) == 29, "where a repair begins, and no hit"
+    assert hit(ours.stage.cache, ours.prefix) == 29, "where a repair starts"
     ours.ask("B", 2)
     span = ours.step()
     assert (span.start, span.end, span.store_from) == (29, 40, 36)
-    exact = [mask.tolist() for mask in ours.stage.runner.exact]
+    exact = [mask.tolist() for mask in ours.stage.runner.exact[-1]]
     assert exact[2] == [False] * 3 + [True] * 8, "the last layer's keys"
-    assert exact[3] == [False] * 6 + [True] * 5, "outputs: of its window all must be exact"
+    assert exact[3] == [False] * 6 + [True] * 5, "outputs: the whole window must be exact"
     ours.stage.finish("B")
     for component in (FULL, WINDOW):
         pool = inside(ours.stage.cache).pools[component]
         for page in range(1, pool.capacity + 1):
             if pool.is_of_tree(page):
-                assert min(ours.stage.runner.page(component, page)) > 0
+                assert min(ours.stage.page(component, page)) > 0
     ours.ask("C", 2)
     assert ours.step().start == repair.PREFIX
 
@@ -271,8 +271,8 @@ def test_a_repair_costs_a_window_for_each_window_layer_however_long_the_prompt_i
     assert repair.start_of_repair(2048) == 0
 
 
-def test_the_other_side_of_repair_computes_all() -> None:
+def test_the_other_side_of_repair_computes_every_token() -> None:
     story = repair.story()
     assert "All 40 tokens" in beside(story, 1).theirs.event
     assert "11 tokens computed, not 40" in beside(story, 2).ours.event
-    assert beside(story, 3).ours.event == "C finds 36 tokens and computes 4."
+    assert beside(story, 3).ours.event == "C hits 36 tokens and computes 4."

@@ -1,4 +1,4 @@
-"""How stories reach a screen, a pipe or a picture."""
+"""How stories are shown on a terminal, through a pipe, and as a picture."""
 
 import io
 import os
@@ -14,7 +14,7 @@ from rich.console import Console
 from transom.cli import main as cli
 from transom.errors import ConfigError
 from transom_lab.story import terminal
-from transom_lab.story.command import TELLERS, chosen, tell
+from transom_lab.story.command import STORY_OF, chosen, show
 from transom_lab.story.keys import KEYS, Keyboard, Move, moved
 from transom_lab.story.layout import Space, frame_lines, width_of
 from transom_lab.story.names import STORIES
@@ -30,7 +30,7 @@ KEYS_BELOW = 1
 
 @pytest.fixture(scope="module")
 def stories() -> dict[str, Story]:
-    return {name: teller() for name, teller in TELLERS.items()}
+    return {name: story() for name, story in STORY_OF.items()}
 
 
 @pytest.mark.parametrize("name", STORIES)
@@ -53,9 +53,9 @@ def test_two_panes_lie_side_by_side_where_there_is_room(stories: dict[str, Story
 def test_a_pipe_gets_all_frames_as_plain_text(
     stories: dict[str, Story], name: str, columns: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setitem(TELLERS, name, lambda: stories[name])
+    monkeypatch.setitem(STORY_OF, name, lambda: stories[name])
     file = io.StringIO()
-    tell(name, frame=None, by_itself=True, console=Console(file=file, width=columns))
+    show(name, frame=None, by_itself=True, console=Console(file=file, width=columns))
     printed = file.getvalue()
     assert printed.replace("\n", "").isprintable(), "no escape codes"
     assert max(map(len, printed.splitlines())) <= columns
@@ -74,13 +74,13 @@ def test_no_color_is_obeyed_on_a_screen_too(stories: dict[str, Story]) -> None:
     assert "48;2;" in shown[0] and "48;2;" not in shown[1] and "38;2;" not in shown[1]
 
 
-def test_without_colours_what_is_wrong_is_marked(stories: dict[str, Story]) -> None:
+def test_without_colours_wrong_pages_are_marked(stories: dict[str, Story]) -> None:
     printed = "\n".join(words(line) for line in frame_lines(stories["locked-full"], 6, Space(80)))
     assert "e0!e1!p2!p3!b4" in printed
 
 
 @pytest.mark.parametrize("name", STORIES)
-def test_a_picture_is_well_formed_and_says_what_it_shows(stories: dict[str, Story], name: str) -> None:
+def test_a_picture_is_well_formed_and_labelled_with_its_titles(stories: dict[str, Story], name: str) -> None:
     story = stories[name]
     drawn = ElementTree.fromstring(picture(story, range(len(story.frames))))
     shown = drawn.attrib["aria-label"]
@@ -89,8 +89,8 @@ def test_a_picture_is_well_formed_and_says_what_it_shows(stories: dict[str, Stor
     assert all(frame.title in said for frame in story.frames)
 
 
-def test_the_picture_in_the_docs_is_the_one_drawn_now(stories: dict[str, Story]) -> None:
-    """`make pictures` draws it."""
+def test_the_picture_in_the_docs_is_up_to_date(stories: dict[str, Story]) -> None:
+    """`make pictures` updates it."""
     drawn = picture(stories["locked-full"], chosen(stories["locked-full"], README_FRAME))
     assert (DOCS / "story-locked-full.svg").read_text() == drawn
     assert len(drawn) < 60_000
@@ -117,7 +117,7 @@ def test_without_a_name_the_stories_are_listed(capsys: pytest.CaptureFixture[str
     assert [line.split()[2] for line in listed] == list(STORIES)
 
 
-def test_an_unknown_frame_is_answered_with_those_there_are(stories: dict[str, Story]) -> None:
+def test_an_unknown_frame_is_answered_with_the_valid_range(stories: dict[str, Story]) -> None:
     for frame in (0, 8, -1):
         with pytest.raises(ConfigError, match="frames 1 to 7"):
             chosen(stories["locked-full"], frame)
@@ -155,28 +155,28 @@ def test_keys_move_through_three_frames(key: bytes, index: int, after: int | Non
 
 
 class Silence(Keyboard):
-    """Nobody presses anything."""
+    """A keyboard on which no key is pressed."""
 
     def __init__(self) -> None:
-        self.asked = 0
+        self.polls = 0
 
     def key(self, seconds: float) -> bytes:
-        self.asked += 1
+        self.polls += 1
         return b""
 
 
-def test_a_story_that_plays_by_itself_goes_on_when_time_is_over() -> None:
+def test_a_story_that_plays_by_itself_advances_when_time_is_up() -> None:
     keyboard = Silence()
     assert terminal._next_move(keyboard, Console(width=80, height=24), -1.0) is Move.NEXT
-    assert keyboard.asked == 1
+    assert keyboard.polls == 1
 
 
-def test_a_frame_stands_longer_the_more_there_is_to_read(stories: dict[str, Story]) -> None:
+def test_a_frame_with_more_text_is_shown_longer(stories: dict[str, Story]) -> None:
     frames = stories["deferred-chunk"].frames
     assert terminal.reading_seconds(frames[5]) < terminal.reading_seconds(frames[6]) < 60
 
 
-def test_somebody_at_a_terminal_steps_there_and_back_and_leaves() -> None:
+def test_keys_step_forward_and_back_and_quit_on_a_real_terminal() -> None:
     master, slave = pty.openpty()
     code = "import sys; from transom.cli.main import main; sys.exit(main(['story', 'repair']))"
     environment = {**os.environ, "TERM": "xterm", "COLUMNS": "80", "LINES": "24"}
@@ -194,7 +194,7 @@ def test_somebody_at_a_terminal_steps_there_and_back_and_leaves() -> None:
 
 
 def read_until(file: int, expected: str) -> str:
-    """What came up to `expected` and the hint below the frame; the test's own limit is the clock."""
+    """Reads up to `expected` and the key hint behind it. The test's time limit ends a wait for ever."""
     heard = ""
     while "q quit" not in heard.partition(expected)[2]:
         heard += os.read(file, 4096).decode(errors="replace")

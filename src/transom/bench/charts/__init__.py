@@ -1,1 +1,1 @@
-"""Pictures of figures as SVG: lines, stacked areas and bars, in the style of this project's pictures."""
+"""Charts as SVG: lines, stacked areas and bars, in the style of this project's pictures."""

@@ -1,4 +1,4 @@
-"""Bars that lie: a group for each name, in it a bar for each series, its value written at its end."""
+"""Horizontal bars: one group per name, with one bar per series and its value at the end of the bar."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -6,16 +6,16 @@ from dataclasses import dataclass
 from transom.bench.charts.page import COLOURS, GREY, WIDTH, Chart, page, text
 
 TOP, BOTTOM, RIGHT = 92, 62, 90
-"""Around the bars; values stand in what is free at the right."""
+"""Margins of the bars, in pixels. The values are written into the right margin."""
 THICK, GAP, BETWEEN = 14, 3, 12
-"""Of a bar, between bars of a group, and between groups."""
+"""Pixels: a bar, between bars of a group, and between groups."""
 LETTER = 7
-"""Pixels that a letter of a name takes, roughly."""
+"""Approximate width of a letter, in pixels. SVG cannot measure text."""
 
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """One value for each series; None has no bar."""
+    """One value for each series; None draws no bar."""
 
     name: str
     values: Sequence[float | None]

@@ -1,4 +1,4 @@
-"""Lines and stacked areas, over axes that begin at 0."""
+"""Line charts and stacked areas. Both axes begin at 0."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -8,22 +8,22 @@ from transom.bench.charts.page import COLOURS, GREY, LEFT, RULE, WIDTH, Chart, p
 
 HEIGHT = 420
 RIGHT, TOP, BOTTOM = 24, 84, 84
-"""Around the field in which values are drawn; `LEFT` is every picture's."""
+"""Margins of the plot, in pixels; `LEFT` is common to all charts."""
 
 
 @dataclass(frozen=True, slots=True)
 class Series:
-    """One y for each x of the chart, or an x of its own for each y."""
+    """Values `y` over the x of the chart, or over `x` of their own."""
 
     name: str
     y: Sequence[float]
     x: Sequence[float] = ()
     colour: str = ""
-    """The next of `COLOURS` if not given."""
+    """Default: the next of `COLOURS`."""
 
 
 def lines_svg(chart: Chart, series: Sequence[Series], y_max: float) -> str:
-    """A line for each series over its own `x`."""
+    """One line per series, over its own `x`."""
     x_max = max((max(s.x, default=0.0) for s in series), default=0.0)
     field = Field(x_max or 1.0, y_max)
     drawn = [
@@ -34,7 +34,7 @@ def lines_svg(chart: Chart, series: Sequence[Series], y_max: float) -> str:
 
 
 def areas_svg(chart: Chart, x: Sequence[float], series: Sequence[Series]) -> str:
-    """Areas over the same `x`, one on top of the other, the first lowest."""
+    """Stacked areas over the same `x`. The first series is at the bottom."""
     below = [0.0] * len(x)
     tops = []
     for one in series:
@@ -51,7 +51,7 @@ def areas_svg(chart: Chart, x: Sequence[float], series: Sequence[Series]) -> str
 
 @dataclass(frozen=True, slots=True)
 class Field:
-    """Where values lie on the picture: both axes begin at 0."""
+    """Maps values to pixels."""
 
     x_max: float
     y_max: float
@@ -67,7 +67,7 @@ class Field:
 
 
 def ticks(most: float, count: int = 5) -> list[float]:
-    """Round numbers from 0 up to `most`, about `count` of them."""
+    """About `count` round numbers from 0 to `most`."""
     rough = most / count
     scale = 10.0 ** floor(log10(rough))
     step = next(scale * nice for nice in (1, 2, 5, 10) if scale * nice >= rough * 0.999)

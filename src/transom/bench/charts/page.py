@@ -1,4 +1,4 @@
-"""What all pictures have: a white page with a title, text, colours, and a legend below."""
+"""The parts that all charts share: a white page with a title, text, colours, and a legend below."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -8,12 +8,12 @@ INK, GREY, RULE = "#24303c", "#7d8a97", "#e3e8ed"
 COLOURS = ("#2f6db0", "#e0a13a", "#5f97cf", "#c4573a", "#4f9d69", "#9fb8d6", "#8a6fb0", "#f0cd94")
 WIDTH = 900
 LEFT = 84
-"""Where the legend begins, and most of what is drawn."""
+"""Left edge of the plot and of the legend, in pixels."""
 
 
 @dataclass(frozen=True, slots=True)
 class Chart:
-    """`x_unit` and `y_unit` are written beside the axes."""
+    """Texts of a chart. `x_unit` and `y_unit` label the axes."""
 
     title: str
     subtitle: str
@@ -22,7 +22,7 @@ class Chart:
 
 
 def page(chart: Chart, height: int, drawn: Sequence[str], legend: Sequence[tuple[str, str]]) -> str:
-    """The document: what is `drawn`, and names with their colours below."""
+    """The SVG document: the title, the elements `drawn`, and a legend of names and colours."""
     title = escape(chart.title)
     return "\n".join(
         [
@@ -49,6 +49,6 @@ def _legend(entries: Sequence[tuple[str, str]], y: int) -> list[str]:
     return drawn
 
 
-def text(x: float, y: float, words: str, how: str = "") -> str:
-    fill = "" if "fill=" in how else f'fill="{INK}" '
-    return f'<text x="{x:.0f}" y="{y:.0f}" {fill}{how}>{escape(words)}</text>'
+def text(x: float, y: float, words: str, attributes: str = "") -> str:
+    fill = "" if "fill=" in attributes else f'fill="{INK}" '
+    return f'<text x="{x:.0f}" y="{y:.0f}" {fill}{attributes}>{escape(words)}</text>'

@@ -125,7 +125,7 @@ def _interrupting(backend: Backend) -> Iterator[None]:
 
 @contextmanager
 def _history() -> Iterator[None]:
-    """Inside the block, arrow keys recall earlier inputs, also those of earlier runs."""
+    """Inside the block, arrow keys recall earlier inputs, also from earlier runs."""
     if not sys.stdin.isatty():
         yield
         return
@@ -134,6 +134,7 @@ def _history() -> Iterator[None]:
     except ImportError:  # a Python built without it
         yield
         return
+    # A missing or unreadable history is no reason not to chat.
     file = cache_folder() / "chat_history"
     with suppress(OSError):
         readline.read_history_file(file)

@@ -31,8 +31,11 @@ class Wrapper:
         if self._column + cells <= self._limit:
             return self._place(character, cells)
         if character == " ":
+            # A space that does not fit is replaced by the line break.
             return self._begin_line("")
+        # A word that fills the whole line is not moved: it would not fit on the next line either.
         word = self._word if cell_len(self._word) < self._column else ""
+        # Move the cursor back to the start of the word, and erase to the end of the line.
         back = f"\x1b[{cell_len(word)}D\x1b[K" if word else ""
         return back + self._begin_line(word) + self._place(character, cells)
 

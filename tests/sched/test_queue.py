@@ -1,4 +1,4 @@
-"""Who is looked at first of those that wait, and how often somebody can be passed over."""
+"""Scheduling order of the waiting requests, and how often a request can be skipped."""
 
 from collections.abc import Sequence
 
@@ -18,14 +18,14 @@ def fresh(length: int, seed: int) -> list[int]:
     return [1_000 * seed + i for i in range(length)]
 
 
-def alone_at_a_time(policy: SchedulePolicy, **fields: object) -> World:
-    """One row: who begins is who is next. Patience is out of the way."""
+def one_row(policy: SchedulePolicy, **fields: object) -> World:
+    """A world with one row and endless patience: requests start in scheduling order."""
     settings: dict[str, object] = {"page": 4, "windows": (8,), "pages": (90, 90), "context": 128, "rows": 1}
     settings |= {"chunk": 128, "patience": 10_000, "prefix_gain_min": 4, "policy": policy}
     return World(**{**settings, **fields})  # type: ignore[arg-type]
 
 
-def order_of_ends(world: World) -> list[RequestId]:
+def end_order(world: World) -> list[RequestId]:
     world.finish()
     return list(world.ends)
 
@@ -33,14 +33,14 @@ def order_of_ends(world: World) -> list[RequestId]:
 @pytest.mark.parametrize(
     ("policy", "expected"),
     [
-        (LPM, [0, 3, 1, 2, 4]),  # 3 shares 16 tokens with the first, which is there by then
+        (LPM, [0, 3, 1, 2, 4]),  # request 3 shares 16 cached tokens with the first
         (FCFS, [0, 1, 2, 3, 4]),
         (SRPT, [0, 4, 3, 2, 1]),  # 5; 24 of which 16 are cached, and 1; 20 + 1; 30 + 1
         (PRIORITY, [0, 2, 1, 3, 4]),
     ],
 )
-def test_the_policy_says_who_begins(policy: SchedulePolicy, expected: Sequence[int]) -> None:
-    world = alone_at_a_time(policy)
+def test_the_policy_decides_which_request_starts(policy: SchedulePolicy, expected: Sequence[int]) -> None:
+    world = one_row(policy)
     requests = [world.submit(fresh(24, 1), 4)]
     world.step()
     requests += [
@@ -49,10 +49,10 @@ def test_the_policy_says_who_begins(policy: SchedulePolicy, expected: Sequence[i
         world.submit([*fresh(16, 1), *fresh(8, 4)], 1),
         world.submit(fresh(4, 5), 1),
     ]
-    assert order_of_ends(world) == [requests[i] for i in expected]
+    assert end_order(world) == [requests[i] for i in expected]
 
 
-def test_ranks_are_the_numbers_they_are_said_to_be() -> None:
+def test_the_rank_of_each_policy() -> None:
     request = Request(RequestId(1), np.arange(30, dtype=np.int32), 12, priority=3)
     progress = Progress(request, (0, request.id), 42)
     ranks = {p: rank(p, progress, cached=20, outputs_expected=8) for p in SchedulePolicy}
@@ -60,12 +60,12 @@ def test_ranks_are_the_numbers_they_are_said_to_be() -> None:
     assert rank(SRPT, progress, cached=0, outputs_expected=99) == 30 + 12, "no more than max_tokens"
 
 
-def test_a_prefix_that_came_to_be_cached_while_a_request_waits_counts() -> None:
-    world = alone_at_a_time(LPM)
+def test_a_prefix_cached_while_a_request_waits_counts() -> None:
+    world = one_row(LPM)
     world.submit(fresh(24, 1), 6)
     waiting = [world.submit([*fresh(16, 9), 1], 1), world.submit(fresh(20, 2), 1)]
     waiting.append(world.submit([*fresh(16, 1), 2], 1))
-    for _ in range(3):  # nothing of seed 1 was there when they came
+    for _ in range(3):  # no token of seed 1 was cached when they arrived
         world.step()
     assert [w.progress.id for w in world.scheduler._requests.waiting.considered(9)] == [
         waiting[i] for i in (2, 0, 1)
@@ -74,17 +74,17 @@ def test_a_prefix_that_came_to_be_cached_while_a_request_waits_counts() -> None:
 
 
 def test_priority_classes_are_strict_where_bonuses_are_not() -> None:
-    """A bonus of one arrival is soon made up for; a class is not."""
+    """A bonus of some arrivals is used up in time; a class is not."""
     ends = {}
     for policy in (FCFS, PRIORITY):
-        world = alone_at_a_time(policy)
+        world = one_row(policy)
         first = world.submit(fresh(5, 1), 1)
         world.step()
         plain = world.submit(fresh(5, 2), 1)
-        for seed in range(world.limits.priority_bonus):
+        for seed in range(world.config.priority_bonus):
             world.abort(world.submit(fresh(2, 10 + seed), 1))
         late = world.submit(fresh(5, 3), 1, priority=1)
-        ends[policy] = [r for r in order_of_ends(world) if r in (first, plain, late)]
+        ends[policy] = [r for r in end_order(world) if r in (first, plain, late)]
         assert ends[policy] == [first, *((plain, late) if policy is FCFS else (late, plain))]
 
 
@@ -92,8 +92,8 @@ def test_priority_classes_are_strict_where_bonuses_are_not() -> None:
 
 
 def flooded(policy: SchedulePolicy, skipped_max: int, **fields: object) -> tuple[World, RequestId]:
-    """Somebody whom the policy likes least waits, and those it likes best keep coming."""
-    world = alone_at_a_time(policy, skipped_max=skipped_max, **fields)
+    """A world with one waiting request of the lowest rank; the test adds requests of the highest."""
+    world = one_row(policy, skipped_max=skipped_max, **fields)
     world.submit(fresh(24, 1), 1)
     world.step()
     return world, world.submit(fresh(40, 2), 8)
@@ -101,15 +101,15 @@ def flooded(policy: SchedulePolicy, skipped_max: int, **fields: object) -> tuple
 
 @pytest.mark.parametrize("policy", [LPM, SRPT, PRIORITY])
 @pytest.mark.parametrize("skipped_max", [2, 8, 20])
-def test_half_the_bound_is_how_often_a_request_that_fits_is_passed_over(
+def test_a_request_that_fits_is_skipped_half_the_bound_times(
     policy: SchedulePolicy, skipped_max: int
 ) -> None:
-    world, unlucky = flooded(policy, skipped_max)
+    world, skipped = flooded(policy, skipped_max)
     passed = 0
     for seed in range(60):
         world.submit([*fresh(16, 1), 70_000 + seed], 1, priority=int(policy is PRIORITY))
         world.step()
-        if world.spans(unlucky):
+        if world.spans(skipped):
             break
         passed += 1
     assert passed == skipped_max // 2
@@ -117,10 +117,10 @@ def test_half_the_bound_is_how_often_a_request_that_fits_is_passed_over(
 
 
 @pytest.mark.parametrize("policy", list(SchedulePolicy))
-def test_the_bound_is_how_often_a_request_is_passed_over_that_finds_no_room(policy: SchedulePolicy) -> None:
-    """Three hold the memory it needs; small ones fit beside them, until nobody may.
+def test_a_request_that_does_not_fit_is_skipped_the_bound_times(policy: SchedulePolicy) -> None:
+    """Three requests hold the memory that it needs. Small requests fit next to them until it is aged.
 
-    They bring no output, which would be news of how long outputs are.
+    The small requests have no output, since that would change the expected output lengths.
     """
     world = World(
         page=4,
@@ -148,8 +148,8 @@ def test_the_bound_is_how_often_a_request_is_passed_over_that_finds_no_room(poli
     world.finish()
 
 
-def test_who_is_aged_comes_by_seniority() -> None:
-    world = alone_at_a_time(SRPT, skipped_max=6)
+def test_promoted_requests_start_by_seniority() -> None:
+    world = one_row(SRPT, skipped_max=6)
     world.submit(fresh(24, 1), 1)
     world.step()
     long = [world.submit(fresh(60 - 10 * n, 2 + n), 1) for n in range(3)]
@@ -161,5 +161,5 @@ def test_who_is_aged_comes_by_seniority() -> None:
     for _ in range(3):
         world.step()
         begun.append(next(iter(world.last_step())))
-    assert begun == long, "though the last of them is the shortest, and a shorter one came"
+    assert begun == long, "though the last of them is the shortest, and a shorter one arrived later"
     world.finish()

@@ -1,4 +1,4 @@
-"""A target for the time between tokens: prefill is cut to it, and gets on all the same."""
+"""The target for the time between tokens: prefill chunks are cut to it, and still make progress."""
 
 import pytest
 from tests.sched.world import World
@@ -19,13 +19,13 @@ COST = StepCost(base=2.0, per_span=1.0, per_token=1.0, per_attended=0.0)
         (1.0, 4),  # a page, though decodes alone take longer
     ],
 )
-def test_a_chunk_beside_decodes_has_the_time_that_is_left_and_a_page_at_least(
+def test_a_chunk_next_to_decodes_gets_the_time_that_is_left_and_at_least_a_page(
     target: float, most: int
 ) -> None:
     assert time_left([10, 20], COST, target, floor=4).longest_chunk(0, 64) == most
 
 
-def test_what_a_chunk_takes_is_gone_and_the_page_is_given_once() -> None:
+def test_a_chunk_uses_up_its_time_and_the_guaranteed_page() -> None:
     time = TimeBudget(COST, seconds=10.0, floor=4)
     assert time.longest_chunk(0, 64) == 9
     time.spend(Span(0, 6))
@@ -34,7 +34,7 @@ def test_what_a_chunk_takes_is_gone_and_the_page_is_given_once() -> None:
     assert time.longest_chunk(0, 64) == 0
 
 
-def test_keys_read_from_far_on_cost_time() -> None:
+def test_keys_of_a_late_chunk_cost_time() -> None:
     time = TimeBudget(StepCost(per_attended=1.0), seconds=30.0, floor=1)
     assert (time.longest_chunk(0, 64), time.longest_chunk(9, 64), time.longest_chunk(100, 64)) == (7, 2, 1)
 
@@ -56,8 +56,8 @@ def distinct(length: int, seed: int) -> list[int]:
     return [1_000 * seed + i for i in range(length)]
 
 
-def teach(world: World) -> None:
-    """Prompts of several lengths, alone and beside each other, until nobody is left."""
+def learn_costs(world: World) -> None:
+    """Runs prompts of several lengths, alone and together, until all have ended."""
     for seed in range(12):
         world.submit(distinct(5 + 14 * seed % 60, seed), 6)
         world.step()
@@ -66,7 +66,7 @@ def teach(world: World) -> None:
 
 def test_steps_with_decodes_keep_to_the_target_once_costs_are_learned() -> None:
     world = paced(30.0)
-    teach(world)
+    learn_costs(world)
     before = len(world.runner.steps)
     world.submit(distinct(3, 30), 60)
     for seed in range(4):
@@ -75,34 +75,34 @@ def test_steps_with_decodes_keep_to_the_target_once_costs_are_learned() -> None:
     world.finish()
     steps = world.runner.steps[before:]
     took = [COST.seconds(work) for work in steps if any(len(s.tokens) == 1 and s.start for s in work.spans)]
-    assert max(took) <= 31.0, "learned to a few per cent"
-    assert max(took) >= 25.0, "and not by holding prefill back"
+    assert max(took) <= 31.0, "costs are learned to a few per cent"
+    assert max(took) >= 25.0, "prefill is not held back more than needed"
 
 
 def test_without_a_decode_the_chunk_is_whole() -> None:
     world = paced(10.0)
-    teach(world)
+    learn_costs(world)
     request = world.submit(distinct(200, 50), 1)
     world.step()
     assert world.last_step() == {request: (0, 64)}
     world.finish()
 
 
-def test_without_a_target_nobody_looks_at_the_time() -> None:
+def test_without_a_target_chunks_take_the_whole_budget() -> None:
     world = paced(None)
-    teach(world)
+    learn_costs(world)
     world.submit(distinct(3, 30), 60)
     world.step()
     request = world.submit(distinct(200, 50), 1)
     world.step()
-    assert world.last_step()[request] == (0, 60), "the budget but for the decode, to a page boundary"
+    assert world.last_step()[request] == (0, 60), "the budget without the decode, to a page boundary"
     world.finish()
 
 
-def test_prefill_gets_on_by_a_page_a_step_however_long_decodes_take() -> None:
-    """The bound of it: a prompt of n tokens takes at most n / page steps, whatever the target."""
+def test_prefill_advances_a_page_per_step_however_long_decodes_take() -> None:
+    """A prompt of n tokens takes at most n / page steps, however low the target is."""
     world = paced(0.5)
-    teach(world)
+    learn_costs(world)
     for seed in range(3):
         world.submit(distinct(3, 30 + seed), 80)
         world.step()
@@ -116,15 +116,15 @@ def test_prefill_gets_on_by_a_page_a_step_however_long_decodes_take() -> None:
     world.finish()
 
 
-def test_an_urgent_senior_gets_a_token_beside_prefill_that_uses_the_page_up() -> None:
+def test_a_starved_senior_gets_a_token_though_prefill_uses_up_the_page() -> None:
     world = paced(0.5, patience=2)
-    teach(world)
+    learn_costs(world)
     decode = world.submit(distinct(3, 30), 90)
     world.step()
     world.submit(distinct(200, 31), 2)
     world.step()
     senior = world.submit(distinct(20, 32), 2, priority=9)
-    for _ in range(world.limits.patience_steps + 2):
+    for _ in range(world.config.patience_steps + 2):
         world.step()
     assert world.spans(senior) and decode in world.last_step()
     world.finish()

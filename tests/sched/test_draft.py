@@ -44,15 +44,15 @@ def test_a_chunk_is_cut_only_when_it_stops_inside_a_page_before_the_end() -> Non
     assert not is_cut(9, 9, 4)
 
 
-@given(start=small, left=st.integers(1, 60), room=st.integers(0, 20), page=pages)
+@given(start=small, left=st.integers(1, 60), pages_free=st.integers(0, 20), page=pages)
 def test_a_span_shrinks_to_the_furthest_end_for_which_there_are_pages(
-    start: int, left: int, room: int, page: int
+    start: int, left: int, pages_free: int, page: int
 ) -> None:
     held = -(-start // page)
 
-    def lacking(end: int) -> int:
-        return -(-end // page) - held - room
+    def pages_short(end: int) -> int:
+        return -(-end // page) - held - pages_free
 
-    end = fit_end(start, start + left, page, lacking)
-    fitting = [e for e in range(start + 1, start + left + 1) if lacking(e) <= 0]
+    end = fit_end(start, start + left, page, pages_short)
+    fitting = [e for e in range(start + 1, start + left + 1) if pages_short(e) <= 0]
     assert end == max(fitting, default=start)
