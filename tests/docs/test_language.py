@@ -1,7 +1,8 @@
 """Docstrings, comments and pages name things by nouns: a ceiling on loose pronouns.
 
-A loose pronoun leaves the reader to guess the noun: "who gives first" for "the component that evicts". Well-kept
-code of this field has 0 to 3 of them per 1,000 words. The count is a floor for plain language, not a proof of it.
+A loose pronoun leaves the reader to guess the noun: "who gives first" for "the component that evicts".
+Well-kept code of this field has 0 to 3 of them per 1,000 words. The count is a floor for plain language, not
+a proof of it.
 """
 
 import ast
