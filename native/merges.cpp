@@ -19,7 +19,7 @@ namespace nb = nanobind;
 
 namespace {
 
-constexpr int32_t kNone = -1;
+constexpr int32_t no_piece = -1;  // in the table: a free slot
 
 // Hash table from a piece's bytes to its number: open addressing, at most half full.
 class Index {
@@ -27,7 +27,7 @@ public:
     explicit Index(const std::vector<std::string_view>& pieces) : pieces_(pieces) {
         size_t slots = 16;
         while (slots < 2 * pieces.size()) slots *= 2;
-        slots_.assign(slots, kNone);
+        slots_.assign(slots, no_piece);
         for (size_t i = 0; i < pieces.size(); ++i) {
             if (!pieces[i].empty()) slots_[slot(pieces[i])] = static_cast<int32_t>(i);
         }
@@ -40,7 +40,7 @@ private:
         uint64_t hash = 0xCBF29CE484222325u;  // FNV-1a
         for (unsigned char byte : piece) hash = (hash ^ byte) * 0x100000001B3u;
         size_t at = (hash ^ (hash >> 32)) & (slots_.size() - 1);
-        while (slots_[at] != kNone && pieces_[slots_[at]] != piece) at = (at + 1) & (slots_.size() - 1);
+        while (slots_[at] != no_piece && pieces_[slots_[at]] != piece) at = (at + 1) & (slots_.size() - 1);
         return at;
     }
 
@@ -75,7 +75,8 @@ public:
             const int32_t left = index_.find(pieces_[i].substr(0, at));
             const int32_t right = index_.find(pieces_[i].substr(at));
             // A character without a piece of its own falls back to bytes, which never merge.
-            if (left != kNone && right != kNone) merges.push_back({static_cast<int32_t>(i), left, right});
+            if (left != no_piece && right != no_piece)
+                merges.push_back({static_cast<int32_t>(i), left, right});
         }
         return merges;
     }
@@ -86,8 +87,8 @@ private:
         size_t found = 0;
         int ways = 0;
         for (size_t e = 1; e + 1 < edges_.size(); ++e) {
-            if (index_.find(piece.substr(0, edges_[e])) == kNone) continue;
-            if (index_.find(piece.substr(edges_[e])) == kNone) continue;
+            if (index_.find(piece.substr(0, edges_[e])) == no_piece) continue;
+            if (index_.find(piece.substr(edges_[e])) == no_piece) continue;
             found = edges_[e];
             ++ways;
         }
@@ -102,7 +103,7 @@ private:
         while (edges_.size() > 3) {
             size_t best = edges_.size();
             for (size_t e = 0; e < joined_.size(); ++e) {
-                if (joined_[e] == kNone) continue;
+                if (joined_[e] == no_piece) continue;
                 if (best == edges_.size() || scores_[joined_[e]] > scores_[joined_[best]]) best = e;
             }
             if (best == edges_.size()) return 0;
@@ -114,7 +115,7 @@ private:
         return edges_[1];
     }
 
-    // The piece that the symbols beginning at edges e and e + 1 form together, or kNone.
+    // The piece that the symbols beginning at edges e and e + 1 form together, or no_piece.
     int32_t join(std::string_view piece, size_t e) const {
         return index_.find(piece.substr(edges_[e], edges_[e + 2] - edges_[e]));
     }

@@ -22,10 +22,10 @@ namespace nb = nanobind;
 
 namespace {
 
-constexpr int64_t kLanes = 16;   // outputs per tile
-constexpr int kBlockMost = 256;  // elements of the largest block
-constexpr int kGroupsMost = 16;  // groups of the block with the most
-constexpr int64_t kTilesApiece =
+constexpr int64_t tile_lanes = 16;       // outputs per tile
+constexpr int block_elements_max = 256;  // elements of the largest block
+constexpr int block_groups_max = 16;     // groups of the block with the most
+constexpr int64_t tiles_per_claim =
     32;  // that a thread takes at a time; starting a thread for fewer costs more than it saves
 
 using Bytes = nb::ndarray<const uint8_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
@@ -67,9 +67,9 @@ float float_of_half(uint16_t half) {
 // A decoded block: value[k] = scales[k / group] * codes[k] + zero_offsets[k / group]. zero_offsets are set
 // only if the format has them.
 struct Block {
-    int8_t codes[kBlockMost];
-    float scales[kGroupsMost];
-    float zero_offsets[kGroupsMost];
+    int8_t codes[block_elements_max];
+    float scales[block_groups_max];
+    float zero_offsets[block_groups_max];
 };
 
 void decode_q8_0(const uint8_t* from, Block& block) {
@@ -112,7 +112,7 @@ void decode_q5_1(const uint8_t* from, Block& block) {
 // minima; here offsets are added, hence the minus.
 void read_eight_groups(const uint8_t* from, Block& block) {
     const float scale = float_of_half(read_u16(from));
-    const float zero_offset = float_of_half(read_u16(from + 2));
+    const float minimum_scale = float_of_half(read_u16(from + 2));
     const uint8_t* packed = from + 4;  // eight pairs of 6 bits in 12 bytes
     for (int g = 0; g < 8; ++g) {
         int s = packed[g] & 63;
@@ -122,7 +122,7 @@ void read_eight_groups(const uint8_t* from, Block& block) {
             m = (packed[g + 4] >> 4) | ((packed[g] >> 6) << 4);
         }
         block.scales[g] = scale * static_cast<float>(s);
-        block.zero_offsets[g] = -(zero_offset * static_cast<float>(m));
+        block.zero_offsets[g] = -(minimum_scale * static_cast<float>(m));
     }
 }
 
@@ -175,7 +175,8 @@ struct Format {
     void (*decode)(const uint8_t*, Block&);
 };
 
-constexpr Format kFormats[] = {
+// Type numbers and block sizes as in GGUF files.
+constexpr Format formats[] = {
     {2, 32, 18, 32, false, decode_q4_0},   {3, 32, 20, 32, true, decode_q4_1},
     {6, 32, 22, 32, false, decode_q5_0},   {7, 32, 24, 32, true, decode_q5_1},
     {8, 32, 34, 32, false, decode_q8_0},   {12, 256, 144, 32, true, decode_q4_k},
@@ -183,7 +184,7 @@ constexpr Format kFormats[] = {
 };
 
 const Format& format_of(int type) {
-    for (const Format& format : kFormats) {
+    for (const Format& format : formats) {
         if (format.type == type) return format;
     }
     throw std::invalid_argument("not a quantized type");
@@ -196,11 +197,13 @@ const Format& format_of(int type) {
 struct Placement {
     int64_t first, rows, width;
 
-    int64_t tile_start() const { return first / kLanes; }
-    int64_t tile_end() const { return (first + rows + kLanes - 1) / kLanes; }
-    int64_t lane_start(int64_t tile) const { return std::max<int64_t>(first - tile * kLanes, 0); }
-    int64_t lane_end(int64_t tile) const { return std::min<int64_t>(first + rows - tile * kLanes, kLanes); }
-    int64_t row(int64_t tile, int64_t lane) const { return tile * kLanes + lane - first; }
+    int64_t tile_start() const { return first / tile_lanes; }
+    int64_t tile_end() const { return (first + rows + tile_lanes - 1) / tile_lanes; }
+    int64_t lane_start(int64_t tile) const { return std::max<int64_t>(first - tile * tile_lanes, 0); }
+    int64_t lane_end(int64_t tile) const {
+        return std::min<int64_t>(first + rows - tile * tile_lanes, tile_lanes);
+    }
+    int64_t row(int64_t tile, int64_t lane) const { return tile * tile_lanes + lane - first; }
 };
 
 template <typename PackTile>
@@ -208,11 +211,12 @@ void for_each_tile(const Placement& place, int threads, PackTile pack_tile) {
     const int64_t end = place.tile_end();
     std::atomic<int64_t> next{place.tile_start()};
     auto work = [&] {
-        for (int64_t from = next.fetch_add(kTilesApiece); from < end; from = next.fetch_add(kTilesApiece)) {
-            for (int64_t tile = from; tile < std::min(from + kTilesApiece, end); ++tile) pack_tile(tile);
+        for (int64_t from = next.fetch_add(tiles_per_claim); from < end;
+             from = next.fetch_add(tiles_per_claim)) {
+            for (int64_t tile = from; tile < std::min(from + tiles_per_claim, end); ++tile) pack_tile(tile);
         }
     };
-    const int64_t most = std::min<int64_t>((end - place.tile_start()) / kTilesApiece, threads);
+    const int64_t most = std::min<int64_t>((end - place.tile_start()) / tiles_per_claim, threads);
     std::vector<std::thread> others;
     try {
         while (static_cast<int64_t>(others.size()) + 1 < most) others.emplace_back(work);
@@ -232,9 +236,9 @@ struct Target {
 void write_groups(const Format& format, const Block& block, const Target& to, int64_t at) {
     const int repeats = format.group / to.group;
     for (int g = 0; g < format.elements / to.group; ++g) {
-        to.scales[at + g * kLanes] = block.scales[g / repeats];
+        to.scales[at + g * tile_lanes] = block.scales[g / repeats];
         if (to.zero_offsets)
-            to.zero_offsets[at + g * kLanes] =
+            to.zero_offsets[at + g * tile_lanes] =
                 format.has_zero_offsets ? block.zero_offsets[g / repeats] : 0.0f;
     }
 }
@@ -246,7 +250,7 @@ void write_codes(const Format& format, const Block* blocks, int64_t lane_start, 
             uint32_t four;
             std::memcpy(&four, blocks[lane].codes + 4 * quad, 4);
             four ^= 0x80808080u;  // code + 128
-            std::memcpy(to + (quad * kLanes + lane) * 4, &four, 4);
+            std::memcpy(to + (quad * tile_lanes + lane) * 4, &four, 4);
         }
     }
 }
@@ -255,15 +259,15 @@ void pack_tile(const Format& format, const uint8_t* data, const Placement& place
                int64_t tile) {
     const int64_t blocks_per_row = place.width / format.elements;
     const int64_t lane_start = place.lane_start(tile), lane_end = place.lane_end(tile);
-    Block blocks[kLanes];
+    Block blocks[tile_lanes];
     for (int64_t b = 0; b < blocks_per_row; ++b) {
         const int64_t groups_before = tile * (place.width / to.group) + b * format.elements / to.group;
         for (int64_t lane = lane_start; lane < lane_end; ++lane) {
             format.decode(data + (place.row(tile, lane) * blocks_per_row + b) * format.bytes, blocks[lane]);
-            write_groups(format, blocks[lane], to, groups_before * kLanes + lane);
+            write_groups(format, blocks[lane], to, groups_before * tile_lanes + lane);
         }
         write_codes(format, blocks, lane_start, lane_end,
-                    to.codes + (tile * place.width + b * format.elements) * kLanes);
+                    to.codes + (tile * place.width + b * format.elements) * tile_lanes);
     }
 }
 
@@ -274,7 +278,7 @@ void require(bool holds, const char* what) {
 // Checks the shape of an array of tiles, [tiles, width, 16] or [tiles, width, 16, 4].
 void check_tiles(const Placement& place, int64_t tiles, int64_t have_width, int64_t width, int64_t lanes) {
     require(place.first >= 0 && place.rows >= 1 && place.width >= 1, "the tensor has no rows");
-    require(tiles >= place.tile_end() && have_width == width && lanes == kLanes,
+    require(tiles >= place.tile_end() && have_width == width && lanes == tile_lanes,
             "the target has another shape");
 }
 
@@ -302,6 +306,9 @@ void pack_blocks(int type, Bytes data, int64_t rows, int64_t width, int64_t firs
 
 // ---------------------------------------------------------------- float rows
 
+// Numbers of the float types in GGUF files.
+constexpr int type_f32 = 0, type_f16 = 1, type_bf16 = 30;
+
 float float_of_f32(const uint8_t* from) { return float_of_bits(read_u32(from)); }
 float float_of_f16(const uint8_t* from) { return float_of_half(read_u16(from)); }
 float float_of_bf16(const uint8_t* from) {
@@ -313,8 +320,8 @@ void pack_float_tiles(const uint8_t* data, const Placement& place, float* to, in
     for_each_tile(place, threads, [&](int64_t tile) {
         for (int64_t lane = place.lane_start(tile); lane < place.lane_end(tile); ++lane) {
             const uint8_t* row = data + place.row(tile, lane) * place.width * bytes;
-            float* column = to + tile * place.width * kLanes + lane;
-            for (int64_t k = 0; k < place.width; ++k) column[k * kLanes] = read(row + k * bytes);
+            float* column = to + tile * place.width * tile_lanes + lane;
+            for (int64_t k = 0; k < place.width; ++k) column[k * tile_lanes] = read(row + k * bytes);
         }
     });
 }
@@ -323,15 +330,15 @@ void pack_floats(int type, Bytes data, int64_t rows, int64_t width, int64_t firs
                  int threads) {
     const Placement place{first, rows, width};
     check_tiles(place, values.shape(0), values.shape(1), width, values.shape(2));
-    require(type == 0 || type == 1 || type == 30, "not a float type");
-    require(data.shape(0) == static_cast<size_t>(rows * width * (type == 0 ? 4 : 2)),
+    require(type == type_f32 || type == type_f16 || type == type_bf16, "not a float type");
+    require(data.shape(0) == static_cast<size_t>(rows * width * (type == type_f32 ? 4 : 2)),
             "the data has another size than the shape");
     const uint8_t* from = data.data();
     float* to = values.data();
     nb::gil_scoped_release release;
-    if (type == 0) pack_float_tiles<4, float_of_f32>(from, place, to, threads);
-    if (type == 1) pack_float_tiles<2, float_of_f16>(from, place, to, threads);
-    if (type == 30) pack_float_tiles<2, float_of_bf16>(from, place, to, threads);
+    if (type == type_f32) pack_float_tiles<4, float_of_f32>(from, place, to, threads);
+    if (type == type_f16) pack_float_tiles<2, float_of_f16>(from, place, to, threads);
+    if (type == type_bf16) pack_float_tiles<2, float_of_bf16>(from, place, to, threads);
 }
 
 }  // namespace

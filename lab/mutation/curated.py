@@ -1,4 +1,4 @@
-"""Wrong edits that tests must notice: the bugs of the two reports, and the most instructive of the others.
+"""Wrong edits that tests must notice: the bugs of the two reports, and other instructive ones.
 
 An edit names a function of a package and a pattern of its syntax tree, so that moves between modules,
 reformatting and renames of variables do not break it. In a pattern `_` stands for any expression and `...`
@@ -30,8 +30,8 @@ DROPPED = "pass"
 class Curated:
     """In `function`, the one place that matches `pattern` becomes `new`.
 
-    `seed` is of a simulated life that broke with it when this was written: tests try it first. `alone` are
-    tests each of which must notice without the others.
+    `seed` is of a simulated life that broke with it when this was written: tests try it first. Each suite of
+    `alone` must notice the edit without help from another suite.
     """
 
     name: str

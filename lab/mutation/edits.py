@@ -35,7 +35,7 @@ COMPARISONS: dict[type[ast.cmpop], tuple[str, str]] = {
     ast.NotIn: (r"not\s+in", "in"),
 }
 SYMMETRIC = {"min", "max", "isinstance"}
-"""Functions whose first two arguments are not worth swapping."""
+"""Calls that mean the same with swapped arguments, or that fail at once."""
 
 FunctionNode = ast.FunctionDef | ast.AsyncFunctionDef
 
@@ -165,7 +165,7 @@ def functions(tree: ast.AST, prefix: str = "") -> Iterator[tuple[str, FunctionNo
 
 
 def own_nodes(node: ast.AST) -> Iterator[ast.AST]:
-    """The nodes below a function that may be edited; those of functions inside it belong to them."""
+    """The nodes of a function that may be edited. A function inside it has its own nodes."""
     body = node.body if isinstance(node, FunctionNode) else list(ast.iter_child_nodes(node))
     if isinstance(node, ast.AnnAssign):
         body = [child for child in (node.target, node.value) if child is not None]

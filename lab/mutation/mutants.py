@@ -43,6 +43,8 @@ SUITES = {
     "kv": ("tests/kv", "tests/lab/fuzz", "tests/reports", "tests/faults", "tests/exhaustive", "tests/sched"),
     "sched": ("tests/sched", "tests/lab/faults", "tests/reports", "tests/faults"),
 }
+LIKELY = {"kv": "tests/lab/fuzz/test_fuzz.py", "sched": "tests/lab/faults/test_faults.py"}
+"""Simulated lives notice most edits within seconds. They run first, with the tests of the edited module."""
 LAST = ("test_machine.py", "test_small_scope.py", "test_worlds.py")
 """The slowest files: with -x the first failure ends the run."""
 LEFT_OUT = ("test_http_retraction.py", "test_faults_seen.py")
@@ -80,7 +82,8 @@ def judge(edit: Edit, suites: Sequence[str] = ()) -> Verdict:
         tree = Path(folder)
         copy_tree(tree)
         (tree / edit.path).write_text(edit.apply(source_of(edit.module)), encoding="utf-8")
-        return Verdict(edit, first_failure(tree, files_to_run(tree, edit.module, suites)))
+        likely, others = files_to_run(tree, edit.module, suites)
+        return Verdict(edit, first_failure(tree, likely) or first_failure(tree, others))
 
 
 def copy_tree(tree: Path) -> None:
@@ -92,20 +95,27 @@ def copy_tree(tree: Path) -> None:
             shutil.copy(ROOT / name, tree / name)
 
 
-def files_to_run(tree: Path, module: str, suites: Sequence[str] = ()) -> list[str]:
-    """Test files, the ones of the edited module first, then its package's, the slowest last."""
+def files_to_run(tree: Path, module: str, suites: Sequence[str] = ()) -> tuple[Sequence[str], Sequence[str]]:
+    """Test files in the order in which they run: likely ones, then the rest with the slowest last.
+
+    `suites` are folders or files; the default is the suites of the module's package.
+    """
     package, _, name = module.partition(".")
-    folders = suites or SUITES[package]
-    found = [path for folder in folders for path in sorted((tree / folder).glob("test_*.py"))]
-    found += [tree / file for file in suites if file.endswith(".py")]
-    assert found, suites
-    found = [path for path in found if path.name not in LEFT_OUT]
-    found.sort(key=lambda path: (path.name in LAST, name not in path.stem))
-    return [str(path.relative_to(tree)) for path in found]
+    found: list[Path] = []
+    for suite in suites or SUITES[package]:
+        path = tree / suite
+        found += [path] if path.is_file() else sorted(path.glob("test_*.py"))
+    files = [str(path.relative_to(tree)) for path in found if path.name not in LEFT_OUT]
+    assert files, suites
+    likely = [file for file in files if name in Path(file).stem or file == LIKELY[package]]
+    others = [file for file in files if file not in likely]
+    return likely, sorted(others, key=lambda file: Path(file).name in LAST)
 
 
 def first_failure(tree: Path, files: Sequence[str]) -> str:
     """The test that failed first, or the limit that was passed, or nothing."""
+    if not files:
+        return ""
     options = ("-x", "-q", "-m", "not slow and not model", "-p", "no:cacheprovider", "--timeout=0")
     path = os.pathsep.join(str(tree / folder) for folder in ("src", "lab"))
     environment = {**os.environ, "PYTHONPATH": path, "PYTHONDONTWRITEBYTECODE": "1"}

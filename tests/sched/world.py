@@ -1,7 +1,7 @@
 """A scheduler world for tests: requests by id, and the events of each.
 
-It adds to the shared world of the lab. A test names requests by id and sends commands,
-where a fault campaign draws events by rank before it knows which requests there will be.
+It adds to the shared world of the lab. A test names requests by id and sends commands, while a fault campaign
+draws events by rank, before it knows which requests there will be.
 """
 
 from collections.abc import Sequence

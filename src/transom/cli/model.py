@@ -3,6 +3,7 @@
 import argparse
 import sys
 from collections.abc import Mapping
+from dataclasses import fields
 from typing import TYPE_CHECKING, Any
 
 from transom import streams
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
 
     from transom.weights.catalogue import BuiltinModel
 
+DEFAULTS = EngineConfig()
 MODEL_HELP = "a GGUF file, or a name from `transom models`; default: Gemma 3 270M (base)"
 
 # Repeated here, not imported: `--help` must not wait for the import of the weights package.
@@ -61,7 +63,7 @@ def add_memory_flags(parser: argparse.ArgumentParser) -> None:
     memory.add_argument(
         "--cache-policy",
         choices=CACHE_POLICIES,
-        default="value",
+        default=DEFAULTS.cache_policy,
         help="which cached prefix is evicted first: value, the lowest chance of reuse x tokens saved / "
         "bytes; lru, the least recently used; lfu, the least often used; fifo, the oldest; priority, the one "
         "with the lowest priority; default %(default)s",
@@ -69,7 +71,7 @@ def add_memory_flags(parser: argparse.ArgumentParser) -> None:
     memory.add_argument(
         "--page-size",
         type=int,
-        default=16,
+        default=DEFAULTS.page_size,
         metavar="N",
         help="tokens per page, 1 to 4096; the cache keeps whole pages: small pages lose less of a text's "
         "end, large pages cost less bookkeeping; default %(default)s",
@@ -87,7 +89,7 @@ def add_step_flags(parser: argparse.ArgumentParser) -> Any:
     steps.add_argument(
         "--chunked-prefill-size",
         type=int,
-        default=512,
+        default=DEFAULTS.chunked_prefill_size,
         metavar="N",
         help="most tokens of a step, prompts and answers together; a smaller number keeps running answers "
         "steadier beside a long prompt, a larger one finishes the prompt sooner; default %(default)s",
@@ -102,14 +104,14 @@ def add_step_flags(parser: argparse.ArgumentParser) -> Any:
     steps.add_argument(
         "--schedule-policy",
         choices=SCHEDULE_POLICIES,
-        default="lpm",
+        default=DEFAULTS.schedule_policy,
         help="which waiting request starts first: lpm, the longest cached prefix; fcfs, first come; srpt, "
         "the fewest tokens to compute; priority, the highest class; default %(default)s",
     )
     steps.add_argument(
         "--max-running-requests",
         type=int,
-        default=32,
+        default=DEFAULTS.max_running_requests,
         metavar="N",
         help="most requests in a step, 1 to 4096; the rest wait; default %(default)s",
     )
@@ -143,21 +145,9 @@ def sampling_options(options: argparse.Namespace) -> SamplingOptions:
 
 
 def engine_config(options: argparse.Namespace) -> EngineConfig:
-    return EngineConfig(
-        model=options.model,
-        page_size=options.page_size,
-        chunked_prefill_size=options.chunked_prefill_size,
-        max_total_tokens=options.max_total_tokens,
-        kv_bytes=options.kv_bytes,
-        swa_full_tokens_ratio=options.swa_full_tokens_ratio,
-        max_running_requests=options.max_running_requests,
-        disable_radix_cache=options.disable_radix_cache,
-        cache_policy=options.cache_policy,
-        schedule_policy=options.schedule_policy,
-        target_itl_ms=options.target_itl_ms,
-        threads=options.threads,
-        paranoid=options.paranoid,
-    )
+    """The configuration from flags. Each flag has the name of its field; absent flags leave the default."""
+    names = {field.name for field in fields(EngineConfig)}
+    return EngineConfig(**{name: value for name, value in vars(options).items() if name in names})
 
 
 def find_model(model: str | None) -> None:

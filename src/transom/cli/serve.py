@@ -9,6 +9,7 @@ from transom.cli.model import GEMMA_HELP, MODEL_HELP, add_engine_flags, engine_c
 from transom.cli.parser import Parser, add_command
 from transom.config import LOG_FORMATS, LOG_LEVELS, LogConfig, ServerConfig
 
+DEFAULTS = ServerConfig()
 HELP = """\
 Serve one model over HTTP, with OpenAI's API.
 
@@ -42,7 +43,7 @@ def add(commands: Any) -> Parser:
     network = parser.add_argument_group("network")
     network.add_argument(
         "--host",
-        default="127.0.0.1",
+        default=DEFAULTS.host,
         metavar="ADDRESS",
         help="address to listen on; default %(default)s, for this machine only; 0.0.0.0 listens on all "
         "networks: set an API key then",
@@ -50,7 +51,7 @@ def add(commands: Any) -> Parser:
     network.add_argument(
         "--port",
         type=int,
-        default=8000,
+        default=DEFAULTS.port,
         metavar="N",
         help="port to listen on; default %(default)s; 0 picks a free one",
     )
@@ -72,7 +73,7 @@ def add(commands: Any) -> Parser:
     shutdown.add_argument(
         "--finish-seconds",
         type=float,
-        default=5.0,
+        default=DEFAULTS.finish_seconds,
         metavar="S",
         help="seconds that running answers may take to finish after Ctrl-C or SIGTERM, 0 to 3600; default "
         "%(default)g",

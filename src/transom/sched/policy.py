@@ -111,7 +111,7 @@ class TenantQueue:
         queued.rank = rank
 
     def count_admission(self) -> None:
-        """One request of the tenant was admitted; promotes the requests whose patience this exhausts."""
+        """One request of the tenant was admitted; promotes the requests that are out of patience now."""
         self.admissions += 1
         # In order of arrival, `since_own` never falls, so the first request that is not due ends the search.
         while self._arrivals:
