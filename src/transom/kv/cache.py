@@ -332,8 +332,8 @@ class HybridCache:
         """A second holding at the position of `holding`: whole pages are shared, the rest is copied.
 
         `tokens`: at least the computed ones. Raises NoSpace. `holding` must not compute before the copies
-        have run, as they read its pages. A pending snapshot of `holding` may wait: it only reads, too. A repair
-        must have computed up to `full_until` first.
+        have run, as they read its pages. A pending snapshot of `holding` may wait: it only reads, too.
+        A repair must have computed up to `full_until` first.
         """
         self._require_live(holding)
         # Until then the row names full pages of tokens that the parent has yet to compute. The child would
