@@ -331,7 +331,7 @@ def one_operation(machine: CacheMachine, random: np.random.Generator) -> None:
         machine.pin(number(), 1 + number(CONTEXT), 1 + number(9))
 
 
-@pytest.mark.parametrize("seeds", [range(2), pytest.param(range(2, 10), marks=pytest.mark.slow)])
+@pytest.mark.parametrize("seeds", [range(3), pytest.param(range(3, 10), marks=pytest.mark.slow)])
 @pytest.mark.parametrize("mix", MIXES)
 @pytest.mark.parametrize("window", WINDOWS)
 @pytest.mark.parametrize("page_size", PAGE_SIZES)

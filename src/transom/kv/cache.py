@@ -190,7 +190,7 @@ class HybridCache:
     def explain(self, namespace: Namespace, tokens: Tokens) -> Explanation:
         """Explains how much of `tokens` is cached, and why not more."""
         key = as_key(tokens, max(0, len(tokens) - 1))
-        return explain(self._tree, self.rules, self.layout.layers, self._log, namespace, key)
+        return explain(self._tree, self.layout.layers, self._log, namespace, key)
 
     def events(self, since: int) -> EventBatch:
         """Pages stored and removed, from event number `since` on."""
@@ -223,7 +223,7 @@ class HybridCache:
         assert begin.start < len(tokens) <= self.layout.context, (offer, len(tokens))
         assert begin.full_until < len(tokens), (offer, len(tokens))
         # The offer may be older than the last eviction, so the tree is searched again.
-        hit = match_again(self._tree, self.rules, namespace, tokens, begin)
+        hit = match_again(self._tree, namespace, tokens, begin)
         if hit is None:
             raise NoSpace("prefix", begin.full_until, 0)
         if None not in self._holdings:
@@ -403,8 +403,7 @@ class HybridCache:
 
     def _offers(self, namespace: Namespace, tokens: Tokens, latest: int | None) -> Iterator[Offer]:
         """Lazily, fewest tokens to compute first. Valid until the tree changes."""
-        layers = self.layout.layers
-        for hit in start_options(self._tree, self.rules, layers, namespace, tokens, latest=latest):
+        for hit in start_options(self._tree, self.layout.layers, namespace, tokens, latest=latest):
             yield offer_of(hit, self.rules, self._pools)
         yield self._cold
 

@@ -204,6 +204,7 @@ def _check_references_along(parts: Inside, root: Root) -> None:
     keeps_all = [c for c in range(len(parts.pools)) if parts.tree.keeps_all[c]]
     if not keeps_all:
         return
+    # By node and component: the reference count of each page.
     counted: dict[Node, list[list[int]]] = {root: [[0]] * len(parts.pools)}
     for node in _below(root):
         pairs = zip(parts.pools, node.pages, strict=True)
@@ -289,6 +290,7 @@ def _check_holding(parts: Inside, holding: Holding) -> None:
         kept = holding.kept[component]
         first = max(rule.first_entry(holding.computed), rule.shared(rule.floor(holding.clip)))
         assert kept <= first, (holding, component)
+        # Until it has published, a repair still keeps its inexact pages.
         untouched = holding.published == rule.floor(holding.start)
         assert untouched or kept >= holding.exact[component], (
             holding,

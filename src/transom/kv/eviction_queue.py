@@ -8,13 +8,15 @@ entry bounds all keys from below, and everything else follows:
 
 - A use raises keys, so it leaves the queue alone. `victim` compares the first entry with the candidate's
   present key and, if the key has risen, reinserts the candidate with it. Only candidates that reach the front
-  cost something; the pages that are in use all the time do not.
+  cost something; the pages that are in use all the time do not. (One exception: among equal values
+  `LeastValuable` evicts the newest first, so a use may lower the tie-break. The candidate then comes up at
+  its old place among its equals, which is good enough.)
 - A change that may lower a key inserts another entry: `requeue` with the new key, `invalidate` with the
   lowest key of all when the new one cannot be computed yet.
 - Removing and skipping leave the entries where they are. `victim` drops them when they reach the front. When
   entries outnumber candidates four to one, the queue is rebuilt.
 - A rollback restores candidates, not entries, and inserts lower bounds. The victims are the same as if the
-  transaction had never run, because they depend on present keys only.
+  transaction had never run, because they depend on present keys only, but for the ties just mentioned.
 """
 
 from collections import deque
@@ -129,7 +131,9 @@ class EvictionQueue(Generic[Item]):
         rank = price.rank
         if rank < RANK_NEEDED:
             if self._policy.knows_boundaries:
+                # Unneeded pages have no value to compare: the oldest are evicted first.
                 return (rank, candidate.last_used, 0.0)
+            # Policies that do not know boundaries treat all pages alike.
             rank = RANK_NEEDED
         return (rank, *self._policy.priority(candidate, price))
 
@@ -142,6 +146,7 @@ class EvictionQueue(Generic[Item]):
         heap, before = self._heap, None
         for entry in self._ascending:
             candidate, price = entry[-1], entry[-1].price
+            # `entry[1]` is the time of use at which the entry was made.
             if price is None or price.rank != RANK_UNNEEDED or candidate.last_used != entry[1]:
                 return
             if candidate.skipped or not candidate.queued or not entry < until or (heap and heap[0] < entry):
@@ -171,6 +176,7 @@ class EvictionQueue(Generic[Item]):
             self._journal.log(self._undo_first_add, candidate, before)
             clock = self.clock
             candidate.serial = candidate.created = clock.next_serial()
+            # The request that publishes the pages is their first use.
             candidate.last_used, candidate.base, candidate.uses = clock.now, clock.inflation, 1
         candidate.queued = True
         self._queued_count += 1
@@ -185,7 +191,7 @@ class EvictionQueue(Generic[Item]):
     def use(self, candidates: Sequence[Candidate[Item]], *, hit: bool, priority: int) -> None:
         """A request of `priority` has read `candidates` now; `hit` if it was admitted on them.
 
-        Keys only rise, so the queue is not touched.
+        Keys rise, so the queue is not touched.
         """
         now, base = self.clock.now, self.clock.inflation
         before = [(c, c.last_used, c.base, c.uses, c.request_priority) for c in candidates]
@@ -295,6 +301,7 @@ class EvictionQueue(Generic[Item]):
         """As if it had never been queued: the next candidate gets its serial number."""
         self._withdraw(candidate)
         self.clock.return_serial()
+        # Serial numbers break ties, so a rolled back transaction must not use any up.
         candidate.serial = candidate.created = 0
         candidate.last_used, candidate.base, candidate.uses = before
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from transom.kv.events import EventLog
 from transom.kv.holding import Namespace
 from transom.kv.match import best_hit, partial_matches, repaired
-from transom.kv.node import Path
+from transom.kv.node import TOKEN_BYTES, Path
 from transom.kv.page_rules import PageRule
 from transom.kv.radix_tree import RadixTree
 from transom.values import RequestId
@@ -68,56 +68,45 @@ class Explanation:
 
 
 def explain(
-    tree: RadixTree,
-    rules: tuple[PageRule, ...],
-    layers: tuple[int, ...],
-    log: EventLog,
-    namespace: Namespace,
-    key: bytes,
+    tree: RadixTree, layers: tuple[int, ...], log: EventLog, namespace: Namespace, key: bytes
 ) -> Explanation:
     """Explains the hit of a request with the tokens `key` and one more. `layers`: as in the layout."""
     path = tree.walk(namespace, key)
-    hit = best_hit(tree, rules, namespace, key)
-    repair = repaired(hit, rules, layers)
+    hit = best_hit(tree, namespace, key)
+    repair = repaired(hit, tree.rules, layers)
     start = hit.begin.start
     page = tree.page_bytes
     tail = key[path.pages * page : (path.pages + 1) * page]
     within = max([tokens for _, _, tokens in partial_matches(path, path.pages, tail)], default=0)
-    shared = path.pages * rules[0].page_size + within
+    shared = path.pages * tree.rules[0].page_size + within
     assert start <= shared, (start, shared)
     reasons: list[Reason] = []
-    if shared * 4 < len(key):
-        reasons.append(_why_no_further(tree, rules, log, namespace, key, path, shared))
+    if shared * TOKEN_BYTES < len(key):
+        reasons.append(_eviction_after(path, tree, log, key) or Diverged(shared))
     if start < shared:
-        for component, rule in enumerate(rules):
+        for component, rule in enumerate(tree.rules):
             reasons += _holes(log, namespace, key, path, shared, component, rule)
     return Explanation(start, shared, tuple(reasons), repair.begin.start if repair else None)
 
 
-def _why_no_further(
-    tree: RadixTree,
-    rules: tuple[PageRule, ...],
-    log: EventLog,
-    namespace: Namespace,
-    key: bytes,
-    path: Path,
-    shared: int,
-) -> Reason:
+def _eviction_after(path: Path, tree: RadixTree, log: EventLog, key: bytes) -> Evicted | None:
+    """The eviction of the page of `key` after the path, if the log has one."""
     end = (path.pages + 1) * tree.page_bytes
-    if end <= len(key):
-        for component, rule in enumerate(rules):
-            removal = log.last_removal(component, namespace, key[:end])
-            if removal is not None:
-                at = path.pages * rule.page_size
-                return Evicted(rule.component.name, at, removal.step, removal.request)
-    return Diverged(shared)
+    if end > len(key):
+        return None  # less than a page: it was never in the tree
+    for component, rule in enumerate(tree.rules):
+        removal = log.last_removal(component, path.root.namespace, key[:end])
+        if removal is not None:
+            at = path.pages * rule.page_size
+            return Evicted(rule.component.name, at, removal.step, removal.request)
+    return None
 
 
 def _holes(
     log: EventLog, namespace: Namespace, key: bytes, path: Path, end: int, component: int, rule: PageRule
 ) -> list[Reason]:
     """Holes that a hit at `end` would read. Neighbouring pages with the same eviction are one hole."""
-    resident, size = path.residency(component), rule.page_size * 4
+    resident, size = path.residency(component), rule.page_size * TOKEN_BYTES
     holes: list[Reason] = []
     for page in range(min(rule.needed(end), path.pages), path.pages):
         if resident[page]:

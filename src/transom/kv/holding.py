@@ -102,6 +102,7 @@ class Holding:
     def reads_inexact(self, keep: tuple[int, ...]) -> bool:
         """Whether the pages needed from `keep` on include pages that may not be published."""
         assert len(self.exact) == len(keep), (self, keep)
+        # `map` and `lt` are faster than a generator, and every publication asks this.
         return any(map(lt, keep, self.exact))
 
     def covered(self, rule: PageRule) -> int:

@@ -51,6 +51,7 @@ class Journal:
         """Runs the inverses logged since `savepoint`, newest first, and removes them."""
         assert 0 <= savepoint <= len(self._undos), (savepoint, len(self._undos))
         while len(self._undos) > savepoint:
+            # Popped first: an inverse that fails must not run twice.
             undo, arguments = self._undos.pop()
             undo(*arguments)
 
@@ -62,6 +63,7 @@ class Journal:
     def leave(self) -> None:
         assert self._depth > 0, self._depth
         self._depth -= 1
+        # The outermost transaction is committed: nothing can be rolled back any more.
         if not self._depth:
             self._undos.clear()
 

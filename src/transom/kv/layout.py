@@ -117,6 +117,7 @@ class _Life:
         pages = -(-tokens // self._page_size)
         if self._kept is None:
             return np.ones(pages, dtype=np.int64)
+        # The last position of each page, but never past the last token.
         computed = np.minimum(np.arange(pages) * self._page_size + self._page_size - 1, tokens - 1)
         end: NDArray[np.int64] = -(-np.minimum(computed + chunk, tokens) // self._page_size)
         held: NDArray[np.int64] = end - self._kept[:pages]
@@ -149,6 +150,7 @@ def require_workable(layout: CacheLayout) -> None:
     if layout.budget is not None:
         _require_budget(layout, layout.budget)
         return
+    # First the bound on lengths from pools that keep everything, then the need of each pool at that length.
     longest = layout.context
     for component, pages in zip(layout.components, layout.pages, strict=True):
         if keeps_everything(component, layout.context):

@@ -82,7 +82,6 @@ class Hit(NamedTuple):
 
 def start_options(
     tree: RadixTree,
-    rules: tuple[PageRule, ...],
     layers: tuple[int, ...],
     namespace: Namespace,
     tokens: Tokens,
@@ -96,26 +95,26 @@ def start_options(
     # The last token is always computed: its output is the first sampled token.
     last = max(0, len(tokens) - 1)
     key = as_key(tokens, last if latest is None else min(last, latest))
-    hit = best_hit(tree, rules, namespace, key)
-    repair = repaired(hit, rules, layers)
+    hit = best_hit(tree, namespace, key)
+    repair = repaired(hit, tree.rules, layers)
     if repair:
         yield repair
     # The start is bounded by `latest`, but full pages beyond it are still read and not stored again.
     if latest is not None and latest < last:
-        hit = with_full_pages(tree, rules, namespace, as_key(tokens, last), hit)
+        hit = with_full_pages(tree, namespace, as_key(tokens, last), hit)
     if hit.begin.full_until:
         yield hit
 
 
-def best_hit(tree: RadixTree, rules: tuple[PageRule, ...], namespace: Namespace, key: bytes) -> Hit:
+def best_hit(tree: RadixTree, namespace: Namespace, key: bytes) -> Hit:
     """The longest hit for `key`, which may end inside a page.
 
     Searches backwards from the end of the path. If no hit is possible at a position, a hole is to blame that
     rules out all positions down to the hole, so the search jumps there.
     """
     path = tree.walk(namespace, key)
-    scan = _HitSearch(path, rules)
-    page_size, page_bytes = rules[0].page_size, tree.page_bytes
+    scan = _HitSearch(path, tree.rules)
+    page_size, page_bytes = tree.rules[0].page_size, tree.page_bytes
     page = path.pages
     hit = scan.within(page, key[page * page_bytes : (page + 1) * page_bytes])
     while hit is None and (hole := scan.hole(page * page_size, page)) is not None:
@@ -166,28 +165,24 @@ def repair_start(rules: tuple[PageRule, ...], layers: tuple[int, ...], until: in
     return start
 
 
-def with_full_pages(
-    tree: RadixTree, rules: tuple[PageRule, ...], namespace: Namespace, key: bytes, hit: Hit
-) -> Hit:
+def with_full_pages(tree: RadixTree, namespace: Namespace, key: bytes, hit: Hit) -> Hit:
     """`hit`, found for a part of `key`, extended by the pages that full components have for all of `key`."""
     start = hit.begin.start
-    if start % rules[0].page_size:
+    if start % tree.rules[0].page_size:
         return hit  # inside a page, full pages may not reach further: see `_HitSearch.hit`
-    return _HitSearch(tree.walk(namespace, key), rules).hit(start)
+    return _HitSearch(tree.walk(namespace, key), tree.rules).hit(start)
 
 
-def match_again(
-    tree: RadixTree, rules: tuple[PageRule, ...], namespace: Namespace, tokens: Tokens, begin: StartPoint
-) -> Hit | None:
+def match_again(tree: RadixTree, namespace: Namespace, tokens: Tokens, begin: StartPoint) -> Hit | None:
     """The hit behind an earlier offer to start at `begin`, if the tree still has its pages.
 
     The tree may have grown or lost pages since the offer.
     """
     path = tree.walk(namespace, as_key(tokens, begin.full_until))
-    page, within = divmod(begin.start, rules[0].page_size)
-    scan = _HitSearch(path, rules)
+    page, within = divmod(begin.start, tree.rules[0].page_size)
+    scan = _HitSearch(path, tree.rules)
     # Components that keep everything have all pages of the path, so its length tells whether theirs are left.
-    if path.pages < begin.full_until // rules[0].page_size:
+    if path.pages < begin.full_until // tree.rules[0].page_size:
         return None
     if begin.is_repair:
         return Hit(path, begin)

@@ -22,6 +22,7 @@ class PageTable:
 
     def __init__(self, rows: int, pages_per_row: int, journal: Journal) -> None:
         assert rows > 0 and pages_per_row > 0, (rows, pages_per_row)
+        # int32, because kernels read it; the pools' index type would double the memory traffic.
         self.table: NDArray[np.int32] = np.zeros((rows, pages_per_row), dtype=np.int32)
         self._journal = journal
 

@@ -35,7 +35,6 @@ class RadixTree:
         "_groups_of",
         "_journal",
         "_log",
-        "_rules",
         "clock",
         "evicts_whole",
         "groups",
@@ -45,6 +44,7 @@ class RadixTree:
         "pools",
         "queues",
         "roots",
+        "rules",
     )
 
     def __init__(
@@ -67,7 +67,7 @@ class RadixTree:
         """Whether evictions inflate the value of later uses, see `LeastValuable`."""
         self.evicts_whole = policy.knows_boundaries and not all(keeps_all)
         """Whether a stretch or an island is evicted as a whole, because a part of it makes no hit."""
-        self._rules = rules
+        self.rules = rules
         self._costs = costs
         self._log = log
         first = keeps_all.index(True) if True in keeps_all else len(keeps_all)
@@ -132,7 +132,7 @@ class RadixTree:
     def _island(self, component: int, node: Node) -> Price:
         """The price in another component. Without the island no hit ends here, so it counts whole."""
         resident = node.resident[component]
-        island = self._rules[component].island(node.start, resident)
+        island = self.rules[component].island(node.start, resident)
         rank = RANK_UNNEEDED if resident.find(1, 0, island) >= 0 else RANK_NEEDED
         size = self._costs[component] * resident.count(1) or 1
         return Price(rank, len(node.key) // TOKEN_BYTES, size, island, node.branched, self.evicts_whole)

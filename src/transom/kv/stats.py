@@ -76,6 +76,7 @@ class Counters:
     def add(self, component: int, **counts: int) -> None:
         """Adds to the totals of one component, by name."""
         assert counts and min(counts.values()) >= 0, counts
+        # New tuples instead of changes in place, so that a rollback only has to put the old one back.
         old = self.traffic[component]
         new = replace(old, **{name: getattr(old, name) + count for name, count in counts.items()})
         self._journal.assign(
