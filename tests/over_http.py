@@ -69,7 +69,7 @@ def cached_tokens(answer: Json) -> int:
 
 
 def refused(answer: httpx.Response, status: int = 400) -> Json:
-    """The error of a refused request, which must have the fields of an OpenAI error and a message of one line."""
+    """The error of a refused request: it must have the fields of an OpenAI error and a one-line message."""
     assert answer.status_code == status, answer.text
     assert answer.headers["content-type"] == "application/json"
     body = answer.json()

@@ -128,7 +128,7 @@ def is_foreign(line: str) -> bool:
 
 
 def examples() -> Iterator[tuple[str, str]]:
-    """Every line of the pages' code blocks, and the examples in the help of every command, with their origin."""
+    """Lines of the pages' code blocks, and examples in the help of every command, each with its origin."""
     for page in PAGES:
         for block in blocks(page):
             for line in block.text.splitlines():
