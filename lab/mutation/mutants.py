@@ -77,13 +77,20 @@ def sample(edits: Iterable[Edit], count: int, seed: int) -> list[Edit]:
 
 
 def judge(edit: Edit, suites: Sequence[str] = ()) -> Verdict:
-    """Runs tests on a copy of the tree with the edit until one fails: its package's, or `suites`."""
+    """Runs tests with the edit until one fails: its package's, or `suites`."""
+    likely, others = files_to_run(edit.module, suites)
+    return Verdict(edit, first_failure(edit, likely) or first_failure(edit, others))
+
+
+def first_failure(edit: Edit, files: Sequence[str]) -> str:
+    """The test of `files` that failed first on a copy of the tree with the edit, or a limit, or nothing."""
+    if not files:
+        return ""
     with tempfile.TemporaryDirectory(prefix="mutant-") as folder:
         tree = Path(folder)
         copy_tree(tree)
         (tree / edit.path).write_text(edit.apply(source_of(edit.module)), encoding="utf-8")
-        likely, others = files_to_run(tree, edit.module, suites)
-        return Verdict(edit, first_failure(tree, likely) or first_failure(tree, others))
+        return run_tests(tree, files)
 
 
 def copy_tree(tree: Path) -> None:
@@ -95,7 +102,7 @@ def copy_tree(tree: Path) -> None:
             shutil.copy(ROOT / name, tree / name)
 
 
-def files_to_run(tree: Path, module: str, suites: Sequence[str] = ()) -> tuple[Sequence[str], Sequence[str]]:
+def files_to_run(module: str, suites: Sequence[str] = ()) -> tuple[Sequence[str], Sequence[str]]:
     """Test files in the order in which they run: likely ones, then the rest with the slowest last.
 
     `suites` are folders or files; the default is the suites of the module's package.
@@ -103,19 +110,16 @@ def files_to_run(tree: Path, module: str, suites: Sequence[str] = ()) -> tuple[S
     package, _, name = module.partition(".")
     found: list[Path] = []
     for suite in suites or SUITES[package]:
-        path = tree / suite
+        path = ROOT / suite
         found += [path] if path.is_file() else sorted(path.glob("test_*.py"))
-    files = [str(path.relative_to(tree)) for path in found if path.name not in LEFT_OUT]
+    files = [str(path.relative_to(ROOT)) for path in found if path.name not in LEFT_OUT]
     assert files, suites
     likely = [file for file in files if name in Path(file).stem or file == LIKELY[package]]
     others = [file for file in files if file not in likely]
     return likely, sorted(others, key=lambda file: Path(file).name in LAST)
 
 
-def first_failure(tree: Path, files: Sequence[str]) -> str:
-    """The test that failed first, or the limit that was passed, or nothing."""
-    if not files:
-        return ""
+def run_tests(tree: Path, files: Sequence[str]) -> str:
     options = ("-x", "-q", "-m", "not slow and not model", "-p", "no:cacheprovider", "--timeout=0")
     path = os.pathsep.join(str(tree / folder) for folder in ("src", "lab"))
     environment = {**os.environ, "PYTHONPATH": path, "PYTHONDONTWRITEBYTECODE": "1"}
@@ -136,13 +140,27 @@ def first_failure(tree: Path, files: Sequence[str]) -> str:
 
 
 def verdicts(edits: Sequence[Edit], jobs: int) -> list[Verdict]:
-    """One for each edit, printed as soon as it is known."""
-    found: list[Verdict] = []
+    """One for each edit, printed as soon as it is known.
+
+    Likely tests try all edits before the other tests try the rest, which take minutes for each.
+    """
+    files = {edit: files_to_run(edit.module) for edit in edits}
+
+    def likely(edit: Edit) -> str:
+        noticed_by = first_failure(edit, files[edit][0])
+        print(f"{edit.id}  {noticed_by or '...'}", flush=True)
+        return noticed_by
+
+    def other(edit: Edit) -> str:
+        noticed_by = first_failure(edit, files[edit][1])
+        print(f"{edit.id}  {noticed_by or 'SURVIVED'}", flush=True)
+        return noticed_by
+
     with ThreadPoolExecutor(jobs) as pool:
-        for verdict in pool.map(judge, edits):
-            found.append(verdict)
-            print(f"{verdict.edit.id}  {verdict.noticed_by or 'SURVIVED'}", flush=True)
-    return found
+        found = dict(zip(edits, pool.map(likely, edits), strict=True))
+        left = [edit for edit in edits if not found[edit]]
+        found.update(zip(left, pool.map(other, left), strict=True))
+    return [Verdict(edit, found[edit]) for edit in edits]
 
 
 # ---------------------------------------------------------------- reporting

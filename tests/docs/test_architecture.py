@@ -1,4 +1,4 @@
-"""ARCHITECTURE.md and CONTRIBUTING.md name what there is."""
+"""ARCHITECTURE.md and CONTRIBUTING.md agree with the code: layers, files, dependencies, make targets."""
 
 import ast
 import re
@@ -14,19 +14,19 @@ PAGE = ROOT / "ARCHITECTURE.md"
 PLACES = (ROOT, ROOT / "src" / "transom")
 
 
-def test_the_layers_are_those_that_imports_obey_in_that_order() -> None:
-    told = [
+def test_the_page_lists_the_layers_of_the_import_test_in_its_order() -> None:
+    listed = [
         name.removesuffix(".py").rstrip("/")
         for cells in rows(sections(PAGE)["Layers"])
         for name in CODE.findall(cells[0])
         if name != "native/"
     ]
     ranks = {name: rank for rank, names in enumerate(LAYERS) for name in names}
-    assert set(told) == set(ranks)
-    assert [ranks[name] for name in told] == sorted(ranks.values())
+    assert set(listed) == set(ranks)
+    assert [ranks[name] for name in listed] == sorted(ranks.values())
 
 
-def test_every_file_that_is_named_is_there() -> None:
+def test_every_file_that_the_page_names_exists() -> None:
     named = {
         word.rstrip("/")
         for code in CODE.findall(prose(PAGE))
@@ -60,7 +60,7 @@ def _defined(body: list[ast.stmt], prefix: str = "") -> Iterator[str]:
                 pass
 
 
-def test_every_dependency_is_named() -> None:
+def test_the_page_names_every_dependency() -> None:
     section = sections(PAGE)["Dependencies"].lower()
     project = tomllib.loads(text_of(ROOT / "pyproject.toml"))
     needed = project["project"]["dependencies"] + project["build-system"]["requires"]
@@ -68,8 +68,8 @@ def test_every_dependency_is_named() -> None:
     assert [name for name in names if name not in section] == []
 
 
-def test_every_target_of_make_is_in_contributing_and_no_other() -> None:
-    there = set(re.findall(r"^([a-z-]+):.*##", text_of(ROOT / "Makefile"), re.MULTILINE)) - {"help"}
+def test_contributing_lists_exactly_the_targets_of_make() -> None:
+    targets = set(re.findall(r"^([a-z-]+):.*##", text_of(ROOT / "Makefile"), re.MULTILINE)) - {"help"}
     page = ROOT / "CONTRIBUTING.md"
-    told = {code for cells in rows(sections(page)["Contributing"]) for code in CODE.findall(cells[0])}
-    assert told == {f"make {target}" for target in there}
+    listed = {code for cells in rows(sections(page)["Contributing"]) for code in CODE.findall(cells[0])}
+    assert listed == {f"make {target}" for target in targets}

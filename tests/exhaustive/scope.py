@@ -164,7 +164,7 @@ def state_of(driver: Driver) -> bytes:
             prefix,
             [named(c, pages) for c, pages in enumerate(node.pages)],
             node.resident,
-            node.order,
+            node.sorted_children,
         )
         for space, prefix, node in order
     ]

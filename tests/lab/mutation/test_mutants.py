@@ -3,7 +3,7 @@
 from datetime import date
 
 import pytest
-from lab.mutation.edits import ROOT, Edit, generated, source_of
+from lab.mutation.edits import Edit, generated, source_of
 from lab.mutation.mutants import HEADING, Verdict, entry, files_to_run, judge, sample, with_entry
 
 POOL = generated("kv.pool", source_of("kv.pool"))
@@ -19,10 +19,10 @@ def test_a_sample_has_as_many_edits_of_each_kind_and_is_that_of_its_seed() -> No
 
 
 def test_likely_tests_run_first_and_the_slowest_last() -> None:
-    likely, others = files_to_run(ROOT, "kv.pool")
+    likely, others = files_to_run("kv.pool")
     assert list(likely) == ["tests/kv/test_pool.py", "tests/lab/fuzz/test_fuzz.py"]
     assert {"tests/exhaustive/test_small_scope.py", "tests/kv/test_machine.py"} <= set(others[-4:])
-    likely, others = files_to_run(ROOT, "sched.step_cost")
+    likely, others = files_to_run("sched.step_cost")
     assert list(likely) == ["tests/sched/test_step_cost.py", "tests/lab/faults/test_faults.py"]
     assert "tests/sched/test_loop.py" in others
 
