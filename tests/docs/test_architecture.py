@@ -1,9 +1,13 @@
 """ARCHITECTURE.md and CONTRIBUTING.md agree with the code: layers, files, dependencies, make targets."""
 
+import ast
 import re
 import tomllib
+from collections.abc import Iterator
+from pathlib import Path
 
-from tests.docs.pages import CODE, ROOT, prose, rows, sections, text_of
+import pytest
+from tests.docs.pages import CODE, PAGES, ROOT, prose, rows, sections, text_of
 from tests.test_layers import LAYERS
 
 PAGE = ROOT / "ARCHITECTURE.md"
@@ -31,6 +35,29 @@ def test_every_file_that_the_page_names_exists() -> None:
     assert len(named) > 20
     missing = [name for name in sorted(named) if not any((place / name).exists() for place in PLACES)]
     assert not missing
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_every_function_that_a_page_names_with_its_file_is_defined_there(page: Path) -> None:
+    for file, name in re.findall(r"`([\w/]+\.py):([\w.]+)`", prose(page)):
+        path = next((place / file for place in PLACES if (place / file).exists()), None)
+        assert path is not None, f"{file}: no such file"
+        assert name in set(_defined(ast.parse(text_of(path)).body)), f"{file} defines no {name}"
+
+
+def _defined(body: list[ast.stmt], prefix: str = "") -> Iterator[str]:
+    """Dotted names of the classes, functions, methods and variables in the body of a module or class."""
+    for statement in body:
+        match statement:
+            case ast.ClassDef(name=name, body=inner):
+                yield prefix + name
+                yield from _defined(inner, f"{prefix}{name}.")
+            case ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name):
+                yield prefix + name
+            case ast.Assign(targets=[ast.Name(id=name)]) | ast.AnnAssign(target=ast.Name(id=name)):
+                yield prefix + name
+            case _:
+                pass
 
 
 def test_the_page_names_every_dependency() -> None:
