@@ -1,4 +1,4 @@
-"""What tests say to a server and read from its answers."""
+"""Requests that tests send to a server over HTTP, and readers of its answers, streams and metrics."""
 
 import json
 import os
@@ -13,14 +13,14 @@ from prometheus_client.parser import text_string_to_metric_families
 Json = dict[str, Any]
 
 DEADLINE_SECONDS = 120
-"""Nothing takes so long; a test that would hang fails instead."""
+"""No request takes this long; a test that would hang fails instead."""
 
 
 def until(condition: Callable[[], bool]) -> None:
-    """Ask again until something is true."""
+    """Polls until the condition holds; fails after the deadline."""
     end = monotonic() + DEADLINE_SECONDS
     while not condition():
-        assert monotonic() < end, "never came true"
+        assert monotonic() < end, f"the condition did not hold within {DEADLINE_SECONDS} s"
         threading.Event().wait(0.005)
 
 
@@ -48,7 +48,7 @@ def chat(http: httpx.Client, content: Any, **fields: Any) -> Json:
 
 
 def events(http: httpx.Client, path: str, body: Json) -> list[Json]:
-    """The chunks of a stream, which must end with [DONE]."""
+    """The chunks of a stream. The stream must end with [DONE]."""
     with http.stream("POST", path, json={**body, "stream": True}) as answer:
         assert answer.status_code == 200, answer.read()
         assert answer.headers["content-type"].startswith("text/event-stream")
@@ -69,7 +69,7 @@ def cached_tokens(answer: Json) -> int:
 
 
 def refused(answer: httpx.Response, status: int = 400) -> Json:
-    """The error of a refusal, which must have OpenAI's shape."""
+    """The error of a refused request: it must have the fields of an OpenAI error and a one-line message."""
     assert answer.status_code == status, answer.text
     assert answer.headers["content-type"] == "application/json"
     body = answer.json()
@@ -82,7 +82,7 @@ def refused(answer: httpx.Response, status: int = 400) -> Json:
 
 
 def samples(http: httpx.Client) -> dict[str, float]:
-    """Every sample of /metrics by name, labels other than the model's appended."""
+    """Every sample of /metrics, keyed by its name followed by "/value" for each label except model_name."""
     answer = http.get("/metrics")
     assert answer.status_code == 200
     assert answer.headers["content-type"].startswith("text/plain")
@@ -96,7 +96,7 @@ def samples(http: httpx.Client) -> dict[str, float]:
 
 
 def is_settled(http: httpx.Client) -> bool:
-    """Nothing runs or waits, and no page of any pool is owned by a request."""
+    """Whether no request runs or waits, and no request owns a page in any pool."""
     found = samples(http)
     names = ("num_running_reqs", "num_queue_reqs", "full_used_tokens", "swa_used_tokens")
     return not any(found[f"transom:{name}"] for name in names)

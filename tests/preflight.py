@@ -1,4 +1,4 @@
-"""tools/preflight.sh in a world of the test's making."""
+"""Runs tools/preflight.sh with a PATH that the test composes."""
 
 import os
 import shutil
@@ -10,12 +10,15 @@ SHELL = "/bin/sh"
 
 
 def preflight(
-    folder: Path, *there: str, python: str, fakes: dict[str, str] | None = None
+    folder: Path, *programs: str, python: str, fakes: dict[str, str] | None = None
 ) -> subprocess.CompletedProcess[str]:
-    """Its check, where only the programs named are there, and the fakes, by name and script."""
+    """The result of `preflight.sh check`. The PATH holds only these programs and the fakes.
+
+    `programs` are linked from this machine; `fakes` maps the name of a program to the body of a shell script.
+    """
     folder = folder / "bin"
     folder.mkdir()
-    for name in there:
+    for name in programs:
         found = shutil.which(name)
         assert found is not None, name
         (folder / name).symlink_to(found)

@@ -1,4 +1,4 @@
-"""`transom serve` as a process of its own, started as `make serve` starts it."""
+"""Runs `transom serve` in its own process, as `make serve` does."""
 
 import os
 import signal
@@ -15,12 +15,12 @@ from tests.over_http import DEADLINE_SECONDS
 
 @dataclass(frozen=True)
 class Serving:
-    """A server that has shown its screen."""
+    """A server that has printed its startup screen, and therefore accepts requests."""
 
     process: subprocess.Popen[str]
     screen: tuple[str, ...]
     before: str
-    """What was printed before the screen."""
+    """Output before the startup screen, such as that of pip and make."""
 
     @property
     def curl(self) -> str:
@@ -40,13 +40,13 @@ class Serving:
         return httpx.Client(base_url=self.url, timeout=DEADLINE_SECONDS)
 
     def stop(self, number: signal.Signals = signal.SIGTERM) -> int:
-        """The exit status, having been asked to go."""
+        """Sends the signal, waits, and returns the exit status."""
         self.process.send_signal(number)
         return self.process.wait(DEADLINE_SECONDS)
 
 
 def transom_command() -> list[str]:
-    """The console script beside this interpreter, or the same from a source tree."""
+    """The console script beside this interpreter; without one, the module from the source tree."""
     script = Path(sys.executable).with_name("transom")
     return [str(script)] if script.exists() else [sys.executable, "-m", "transom"]
 
@@ -55,7 +55,7 @@ def transom_command() -> list[str]:
 def serving(
     *flags: str, model: Path | None = None, environment: Mapping[str, str] | None = None
 ) -> Iterator[Serving]:
-    """A server on a free port, stopped at the end if it still runs."""
+    """A server on a free port. It is stopped at the end if it still runs."""
     words = [*transom_command(), "serve", *([str(model)] if model else []), "--port", "0", *flags]
     with started(words, environment={**os.environ, **(environment or {})}) as server:
         yield server
@@ -65,13 +65,14 @@ def serving(
 def started(
     words: list[str], folder: Path | None = None, environment: Mapping[str, str] | None = None
 ) -> Iterator[Serving]:
-    """A server that `words` bring up; whatever they print before its screen is passed over."""
+    """The server that the command line `words` starts; earlier output is kept in `Serving.before`."""
     process = subprocess.Popen(
         words,
         stdout=subprocess.PIPE,
         text=True,
         cwd=folder,
         env=environment,
+        # A process group for the whole command, so that the cleanup also reaches make, pip and the engine.
         start_new_session=True,
     )
     assert process.stdout is not None
@@ -88,7 +89,7 @@ def started(
 
 
 def _announced(process: subprocess.Popen[str]) -> Serving:
-    """The server, once its screen, which ends with the line to paste, is there."""
+    """Reads until the startup screen is complete: it begins with "model" and ends with the curl line."""
     assert process.stdout is not None
     before: list[str] = []
     screen: list[str] = []
@@ -97,14 +98,14 @@ def _announced(process: subprocess.Popen[str]) -> Serving:
         if line.startswith("curl "):
             return Serving(process, tuple(screen), "\n".join(before))
     shown = "\n".join([*before, *screen])
-    raise AssertionError(f"no screen, but the end with status {process.wait(DEADLINE_SECONDS)}:\n{shown}")
+    raise AssertionError(f"ended with status {process.wait(DEADLINE_SECONDS)} and without a screen:\n{shown}")
 
 
 def descendants(pid: int) -> list[int]:
-    """Processes that `pid` started, or those it started."""
+    """All descendants of process `pid`: its children, their children, and so on."""
     parents = {child: parent(child) for child in map(int, filter(str.isdigit, os.listdir("/proc")))}
     found = [pid]
-    for ancestor in found:
+    for ancestor in found:  # `found` grows while it is iterated: breadth first
         found += [child for child, its_parent in parents.items() if its_parent == ancestor]
     return found[1:]
 

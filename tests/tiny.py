@@ -1,4 +1,4 @@
-"""A tiny random hybrid model, written as a GGUF file: real enough for every layer above the kernels."""
+"""Writes a tiny random hybrid model as a GGUF file. All layers of the engine can load and run it."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,7 +15,7 @@ EOS, BOS = 1, 2
 
 @dataclass(frozen=True, slots=True)
 class TinyShape:
-    """Six layers, one of them full, by the pattern of Gemma 3."""
+    """Six layers: five of sliding-window attention and one of full attention, the pattern of Gemma 3."""
 
     dim: int = 64
     heads: int = 4
@@ -31,7 +31,10 @@ TINY = TinyShape()
 
 
 def write_tiny_gguf(path: Path, seed: int = 0, shape: TinyShape = TINY) -> Path:
-    """Writes the file; weights are scaled so that attention matters to the logits."""
+    """Writes the file and returns its path.
+
+    Weights are scaled so that a wrong key or value changes the sampled tokens, not only the last bits.
+    """
     random = np.random.default_rng(seed)
     writer = gguf.GGUFWriter(path, "gemma3")
     _write_metadata(writer, shape)

@@ -1,4 +1,4 @@
-"""A tiny random Llama, full attention only, with a byte-level vocabulary, written as a GGUF file."""
+"""Writes a tiny random Llama as a GGUF file: full attention only, with a byte-level vocabulary."""
 
 from pathlib import Path
 
@@ -56,7 +56,7 @@ def write_tiny_llama(
 
 
 def tensors(*, rope_freqs: bool) -> Tensors:
-    """Weights are scaled so that attention matters to the logits."""
+    """Random weights, scaled so that attention affects the logits. `rope_freqs` adds Llama 3's factors."""
     random = np.random.default_rng(5)
 
     def matrix(out: int, width: int) -> NDArray[np.float32]:
@@ -65,9 +65,9 @@ def tensors(*, rope_freqs: bool) -> Tensors:
     def norm(size: int) -> NDArray[np.float32]:
         return (1 + 0.2 * random.standard_normal(size)).astype(np.float32)
 
-    made: Tensors = {"token_embd.weight": matrix(len(PIECES), DIM), "output_norm.weight": norm(DIM)}
+    weights: Tensors = {"token_embd.weight": matrix(len(PIECES), DIM), "output_norm.weight": norm(DIM)}
     if rope_freqs:
-        made["rope_freqs.weight"] = np.linspace(1, 8, HEAD_DIM // 2, dtype=np.float32)
+        weights["rope_freqs.weight"] = np.linspace(1, 8, HEAD_DIM // 2, dtype=np.float32)
     for number in range(LAYERS):
         for name, values in {
             "attn_norm": norm(DIM),
@@ -80,5 +80,5 @@ def tensors(*, rope_freqs: bool) -> Tensors:
             "ffn_up": matrix(HIDDEN, DIM),
             "ffn_down": matrix(DIM, HIDDEN),
         }.items():
-            made[f"blk.{number}.{name}.weight"] = values
-    return made
+            weights[f"blk.{number}.{name}.weight"] = values
+    return weights

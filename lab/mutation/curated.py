@@ -30,8 +30,8 @@ DROPPED = "pass"
 class Curated:
     """In `function`, the one place that matches `pattern` becomes `new`.
 
-    `seed` is of a simulated life that broke with it when this was written: tests try it first. Each suite of
-    `alone` must notice the edit without help from another suite.
+    `seed` is of a simulated lifetime that broke with it when this was written: tests try it first. Each suite
+    of `alone` must notice the edit without help from another suite.
     """
 
     name: str

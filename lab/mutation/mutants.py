@@ -44,7 +44,7 @@ SUITES = {
     "sched": ("tests/sched", "tests/lab/faults", "tests/reports", "tests/faults"),
 }
 LIKELY = {"kv": "tests/lab/fuzz/test_fuzz.py", "sched": "tests/lab/faults/test_faults.py"}
-"""Simulated lives notice most edits within seconds. They run first, with the tests of the edited module."""
+"""Simulated lifetimes notice most edits in seconds. They run first, with the tests of the edited module."""
 LAST = ("test_machine.py", "test_small_scope.py", "test_worlds.py")
 """The slowest files: with -x the first failure ends the run."""
 LEFT_OUT = ("test_http_retraction.py", "test_faults_seen.py")

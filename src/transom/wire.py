@@ -155,11 +155,11 @@ class Metric(NamedTuple):
 class Counters(msgspec.Struct, array_like=True):
     """Totals since the engine started. Owned and incremented by the scheduler, sent with every step.
 
-    To add a counter, add a field with its metric here and increment it in the scheduler; `server/metrics.py`
-    derives the Prometheus counters, in this order.
+    To add a counter, add a field with its metric here, increment it in the scheduler and describe it in
+    docs/serving.md. `server/metrics.py` derives the Prometheus counters, in this order.
     """
 
-    requests_finished: Annotated[int, Metric("num_requests", "Requests ended, for whatever reason")] = 0
+    requests_finished: Annotated[int, Metric("num_requests", "Requests ended, for any reason")] = 0
     prompt_tokens: Annotated[int, Metric("prompt_tokens", "Prompt tokens of requests that ran")] = 0
     """Counted at the first admission of a request."""
     cached_tokens: Annotated[int, Metric("cached_tokens", "Prompt tokens found in the prefix cache")] = 0
@@ -167,12 +167,15 @@ class Counters(msgspec.Struct, array_like=True):
     computed_tokens: Annotated[int, Metric("computed_tokens", "Positions computed, repetitions included")] = 0
     generated_tokens: Annotated[int, Metric("generation_tokens", "Tokens generated")] = 0
     retractions: Annotated[
-        int, Metric("num_retracted_requests", "Times a running request had to give up its pages")
+        int,
+        Metric("num_retracted_requests", "Retractions: a running request freed its pages and waits again"),
     ] = 0
     steps: Annotated[int, Metric("num_steps", "Forward passes of the model")] = 0
     spans: Annotated[int, Metric("num_spans", "Spans of requests in all steps")] = 0
     failed_steps: Annotated[int, Metric("num_failed_steps", "Steps whose computation raised")] = 0
-    deferred_spans: Annotated[int, Metric("num_deferred_spans", "Spans planned that then found no page")] = 0
+    deferred_spans: Annotated[
+        int, Metric("num_deferred_spans", "Planned spans left out of their step for lack of pages")
+    ] = 0
     """Dropped at commit: admissions whose cached prefix was evicted for the copy of another's page. Rare."""
     repaired_tokens: Annotated[
         int, Metric("repaired_tokens", "Positions computed for their windows only")
@@ -181,15 +184,13 @@ class Counters(msgspec.Struct, array_like=True):
     recomputed_tokens: Annotated[
         int, Metric("recomputed_tokens", "Positions computed again after a retraction")
     ] = 0
-    queue_seconds: Annotated[
-        float, Metric("queue_seconds", "Time in the queue of those admitted, added up")
-    ] = 0.0
-    admissions: Annotated[int, Metric("num_admissions", "Admissions, those after a retraction too")] = 0
+    queue_seconds: Annotated[float, Metric("queue_seconds", "Total waiting time of admitted requests")] = 0.0
+    admissions: Annotated[int, Metric("num_admissions", "Admissions, including those after a retraction")] = 0
     aborted: Annotated[int, Metric("num_aborted_requests", "Requests ended by an abort")] = 0
     expired: Annotated[int, Metric("num_expired_requests", "Requests ended by their deadline")] = 0
     forks: Annotated[int, Metric("num_forks", "Further outputs of a prompt that were forked")] = 0
     forks_put_off: Annotated[
-        int, Metric("num_forks_put_off", "Further outputs that found no room, and waited")
+        int, Metric("num_forks_put_off", "Further outputs that had to wait for a row or pages")
     ] = 0
     idle: dict[IdleReason, int] = msgspec.field(default_factory=lambda: dict.fromkeys(IdleReason, 0))
     """Iterations without a step, by reason: one Prometheus counter with a label, so not a `Metric`."""

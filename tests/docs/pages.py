@@ -1,4 +1,4 @@
-"""The pages of docs/, as tests read them: sections, tables, blocks of code, links."""
+"""Parses the Markdown pages of the repository for tests: sections, tables, code blocks, links."""
 
 import re
 from dataclasses import dataclass
@@ -9,7 +9,7 @@ DOCS = ROOT / "docs"
 PAGES = tuple(
     path for folder in (ROOT, DOCS, ROOT / "examples", ROOT / "lab") for path in sorted(folder.glob("*.md"))
 )
-"""Everything that people read as Markdown."""
+"""Every Markdown page that is written for readers."""
 
 CODE = re.compile(r"`([^`]+)`")
 LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
@@ -18,7 +18,7 @@ FENCE = re.compile(r"^```(\w*)\n(.*?)^```", re.MULTILINE | re.DOTALL)
 
 @dataclass(frozen=True)
 class Block:
-    """A fenced block of code; `line` is where its first one stands in the page, from 1."""
+    """A fenced code block. `line` is the number of its first line in the page, counted from 1."""
 
     language: str
     text: str
@@ -37,17 +37,17 @@ def blocks(page: Path) -> list[Block]:
 
 
 def prose(page: Path) -> str:
-    """Without blocks of code; their lines stay, empty."""
+    """The text without code blocks. Their lines stay, empty, so that line numbers still hold."""
     return FENCE.sub(lambda match: "\n" * match[0].count("\n"), text_of(page))
 
 
 def links(page: Path) -> list[str]:
-    """Targets, in order; what stands in code is none."""
+    """Targets of all links, in order. Text that looks like a link inside code does not count."""
     return LINK.findall(CODE.sub("``", re.sub(r"\[`[^`]*`\]", "[]", prose(page))))
 
 
 def anchors(page: Path) -> list[str]:
-    """Of all headings, as forges and Python-Markdown make them."""
+    """Anchors of all headings, as GitHub and Python-Markdown form them."""
     return [anchor(title) for title in re.findall(r"^#+ (.+)$", prose(page), re.MULTILINE)]
 
 
@@ -56,13 +56,13 @@ def anchor(title: str) -> str:
 
 
 def sections(page: Path) -> dict[str, str]:
-    """What stands under each heading, up to the next of whatever level, by the heading's words."""
+    """The text below each heading, up to the next heading of any level, by title."""
     parts = re.split(r"^#+ (.+)$", prose(page), flags=re.MULTILINE)
     return dict(zip(parts[1::2], parts[2::2], strict=True))
 
 
 def rows(section: str) -> list[list[str]]:
-    """The cells of all tables, but for headings and rules."""
+    """Cells of all table rows whose first cell holds code: header rows and rules are left out."""
     found = []
     for line in re.findall(r"^\|.*\|$", section, re.MULTILINE):
         cells = [cell.strip() for cell in line.strip("|").split("|")]

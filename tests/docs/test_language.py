@@ -1,4 +1,4 @@
-"""Docstrings, comments and pages name things by nouns: a ceiling on loose pronouns.
+"""Docstrings, comments and pages stay below a ceiling of loose pronouns.
 
 A loose pronoun leaves the reader to guess the noun: "who gives first" for "the component that evicts".
 Well-kept code of this field has 0 to 3 of them per 1,000 words. The count is a floor for plain language, not
@@ -24,7 +24,7 @@ PER_1000_WORDS_OF_A_PACKAGE_MAX = 8.0
 
 
 def python_prose(path: Path) -> Iterator[str]:
-    """Docstrings, docstrings of attributes and comments."""
+    """Docstrings of modules, classes, functions and attributes, and comments."""
     text = path.read_text(encoding="utf-8")
     for node in ast.walk(ast.parse(text)):
         if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant):
@@ -39,7 +39,7 @@ def cpp_prose(path: Path) -> Iterator[str]:
 
 
 def packages() -> dict[str, list[str]]:
-    """All prose of each package of Python, and of the native code."""
+    """All prose of each Python package, and of the native code, by path."""
     found: dict[str, list[str]] = {}
     for root in SOURCES:
         for path in sorted(root.rglob("*.py")):
@@ -66,17 +66,17 @@ def test_the_measure_counts_a_loose_pronoun() -> None:
 
 
 @pytest.mark.parametrize("package", packages())
-def test_a_package_is_written_with_nouns(package: str) -> None:
+def test_a_package_stays_below_its_ceiling_of_loose_pronouns(package: str) -> None:
     texts = packages()[package]
     assert rate(texts) <= PER_1000_WORDS_OF_A_PACKAGE_MAX, worst(texts)
 
 
-def test_the_code_is_written_with_nouns() -> None:
+def test_the_code_stays_below_its_ceiling_of_loose_pronouns() -> None:
     texts = [text for package in packages().values() for text in package]
     assert rate(texts) <= PER_1000_WORDS_MAX, worst(texts)
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
-def test_a_page_is_written_with_nouns(page: Path) -> None:
+def test_a_page_stays_below_its_ceiling_of_loose_pronouns(page: Path) -> None:
     texts = [re.sub(r"`[^`]*`|\]\([^)]*\)", " ", prose(page))]
     assert rate(texts) <= PER_1000_WORDS_OF_A_PACKAGE_MAX, worst(texts[0].split("\n"))

@@ -1,4 +1,4 @@
-"""docs/python.md runs as it stands: every block after those before it, and prints what the page shows."""
+"""The blocks of docs/python.md run one after another, unchanged, and print the output that the page shows."""
 
 import contextlib
 import io
@@ -13,7 +13,7 @@ PAGE = DOCS / "python.md"
 
 
 @pytest.mark.model
-def test_the_python_page_runs_and_prints_what_it_shows(
+def test_the_python_page_runs_and_prints_the_output_that_it_shows(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -23,6 +23,7 @@ def test_the_python_page_runs_and_prints_what_it_shows(
     for block, after in zip(found, [*found[1:], None], strict=True):
         if block.language != "python":
             continue
+        # Leading newlines make a traceback name the line of the page.
         code = compile("\n" * (block.line - 1) + block.text, str(PAGE), "exec")
         with contextlib.redirect_stdout(io.StringIO()) as printed:
             exec(code, names)
@@ -30,7 +31,7 @@ def test_the_python_page_runs_and_prints_what_it_shows(
         assert printed.getvalue() == shown, f"docs/python.md, line {block.line}"
 
 
-def test_all_that_is_public_has_a_docstring_and_is_on_the_page() -> None:
+def test_every_public_name_has_a_docstring_and_is_on_the_page() -> None:
     page = text_of(PAGE)
     for name, value in vars(LLM).items():
         if not name.startswith("_"):

@@ -1,4 +1,4 @@
-"""docs/ names every command, flag, endpoint, field, metric and variable there is, and none that is not."""
+"""docs/ names exactly the commands, flags, endpoints, fields, metrics and variables that the code has."""
 
 import argparse
 import re
@@ -21,13 +21,13 @@ from transom.server.metrics import Metrics
 COMMANDS_PAGE = DOCS / "commands.md"
 SERVING_PAGE = DOCS / "serving.md"
 NOT_OURS = {"--kl-divergence", "--strict", "--llama-server"}
-"""Flags of other programs, and of tools, that pages name."""
+"""Flags of other programs and of tools that pages name."""
 NOT_OUR_VARIABLES = {"NO_COLOR"}
-"""Read by a library."""
+"""Variables that a library reads."""
 
 
 def parsers(name: str, parser: argparse.ArgumentParser) -> Iterator[tuple[str, argparse.ArgumentParser]]:
-    """It and those of its commands, theirs too, each with the words that lead to it."""
+    """The parser and the parsers of its subcommands, recursively, each with the words of its command line."""
     yield name, parser
     for action in parser._actions:
         if isinstance(action, argparse._SubParsersAction):
@@ -36,7 +36,7 @@ def parsers(name: str, parser: argparse.ArgumentParser) -> Iterator[tuple[str, a
 
 
 def arguments(parser: argparse.ArgumentParser) -> list[argparse.Action] | None:
-    """What a command takes; None if all it takes is another command."""
+    """The arguments of a command; None if it takes only a subcommand."""
     own = [action for action in parser._actions if not isinstance(action, NOT_ARGUMENTS)]
     has_commands = any(isinstance(action, argparse._SubParsersAction) for action in parser._actions)
     return own if own or not has_commands else None
@@ -50,7 +50,7 @@ SHARED = {anchor(title): title for title in SECTIONS if not title.startswith("tr
 
 
 def documented(command: str) -> dict[str, str]:
-    """What the page says of each argument of a command: its section, and those it refers to as shared."""
+    """The page's row for each argument of a command, from its section and the shared sections it links to."""
     assert command in SECTIONS, (
         f"write in docs/commands.md:\n\n## {command}\n\n{suggested(COMMANDS[command])}"
     )
@@ -66,7 +66,7 @@ def documented(command: str) -> dict[str, str]:
 
 
 def suggested(actions: list[argparse.Action]) -> str:
-    """Rows to begin with: what help says."""
+    """Rows to paste into the page, made from the help texts."""
     lines = []
     for action in actions:
         name = name_of(action)
@@ -77,56 +77,58 @@ def suggested(actions: list[argparse.Action]) -> str:
 
 
 def name_of(action: argparse.Action) -> str:
-    """As the page has it: a flag in full, else what help calls it, else its only word."""
+    """The argument's name on the page: its long flag; without one, its metavar, or its only choice."""
     if action.option_strings:
         return action.option_strings[-1]
     return str(action.metavar or "".join(action.choices or ()))
 
 
 @pytest.mark.parametrize("command", COMMANDS)
-def test_every_argument_of_a_command_is_in_its_section_and_no_other(command: str) -> None:
-    said, there = documented(command), {name_of(action): action for action in COMMANDS[command]}
+def test_the_section_of_a_command_lists_exactly_its_arguments(command: str) -> None:
+    listed, existing = documented(command), {name_of(action): action for action in COMMANDS[command]}
     section = f"docs/commands.md, section '## {command}'"
-    missing = [there[name] for name in there.keys() - said.keys()]
+    missing = [existing[name] for name in existing.keys() - listed.keys()]
     assert not missing, f"{section}: rows are missing:\n\n{suggested(missing)}"
-    assert not said.keys() - there.keys(), f"{section}: there is no {sorted(said.keys() - there.keys())}"
+    unknown = sorted(listed.keys() - existing.keys())
+    assert not unknown, f"{section}: the command has no {unknown}"
 
 
-def test_no_section_is_of_a_command_that_there_is_not() -> None:
-    told = {title for title in SECTIONS if title.startswith("transom ")}
-    assert not told - PARSERS.keys(), "docs/commands.md has sections of commands that there are not"
+def test_every_section_belongs_to_a_command_that_exists() -> None:
+    listed = {title for title in SECTIONS if title.startswith("transom ")}
+    unknown = listed - PARSERS.keys()
+    assert not unknown, f"docs/commands.md has sections of commands that do not exist: {sorted(unknown)}"
 
 
 @pytest.mark.parametrize("command", COMMANDS)
-def test_the_page_says_the_defaults_and_choices_that_there_are(command: str) -> None:
-    said = documented(command)
+def test_the_page_states_the_default_and_the_choices_of_every_argument(command: str) -> None:
+    listed = documented(command)
     for action in COMMANDS[command]:
-        row = said.get(name_of(action), "").replace(",", "")
+        row = listed.get(name_of(action), "").replace(",", "")
         section = f"docs/commands.md, section '## {command}', {name_of(action)}"
         for choice in action.choices or ():
-            assert f"`{choice}`" in row, f"{section}: does not say {choice}"
+            assert f"`{choice}`" in row, f"{section}: does not name {choice}"
         if action.default not in (None, False, [], ""):
             assert str(action.default) in row, f"{section}: the default is {action.default}"
 
 
-def test_no_page_names_a_flag_that_there_is_not() -> None:
+def test_no_page_names_a_flag_that_does_not_exist() -> None:
     known = {flag for actions in COMMANDS.values() for action in actions for flag in action.option_strings}
     known |= {"--help", "--version"} | NOT_OURS
     for page in PAGES:
         if page.name == "CHANGELOG.md":
             continue
-        lines = [line for line in text_of(page).splitlines() if not is_others(line)]
+        lines = [line for line in text_of(page).splitlines() if not is_foreign(line)]
         found = set(re.findall(r"(?<![\w-])--[a-z][a-z-]*", "\n".join(lines)))
-        assert not found - known, f"{page.relative_to(ROOT)} names flags that there are not"
+        assert not found - known, f"{page.name} names flags that do not exist: {found - known}"
 
 
-def is_others(line: str) -> bool:
-    """A command line of another program."""
+def is_foreign(line: str) -> bool:
+    """Whether the line is a command line of another program."""
     return line.startswith(("sudo ", "git ", "pip ", "python ", "podman "))
 
 
 def examples() -> Iterator[tuple[str, str]]:
-    """Command lines of ours in blocks of pages, and in the help of every command."""
+    """Lines of the pages' code blocks, and examples in the help of every command, each with its origin."""
     for page in PAGES:
         for block in blocks(page):
             for line in block.text.splitlines():
@@ -141,7 +143,7 @@ LINES = [(where, line) for where, line in examples() if line.startswith("transom
 
 
 @pytest.mark.parametrize(("where", "line"), LINES)
-def test_every_example_is_understood(where: str, line: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_parser_accepts_every_example(where: str, line: str, capsys: pytest.CaptureFixture[str]) -> None:
     words = shlex.split(re.split(r"\s[|&]", line)[0], comments=True)[1:]
     if words[0] == "COMMAND":
         return
@@ -152,7 +154,7 @@ def test_every_example_is_understood(where: str, line: str, capsys: pytest.Captu
 
 
 @pytest.mark.parametrize("command", COMMANDS)
-def test_help_has_an_example_and_a_word_on_every_argument(command: str) -> None:
+def test_help_has_an_example_and_a_text_for_every_argument(command: str) -> None:
     assert any(where == f"{command} --help" and line.startswith(command) for where, line in LINES)
     for action in COMMANDS[command]:
         assert action.help and action.help is not argparse.SUPPRESS, (command, name_of(action))
@@ -165,34 +167,35 @@ def test_the_table_of_commands_leads_to_every_section() -> None:
     assert all(f"#{anchor(name)}" in targets for name in listed)
 
 
-# ---------------------------------------------------------------- what is served
+# ---------------------------------------------------------------- the server
 
-NOBODY: Any = None
+ABSENT: Any = None
+"""Stands in for the engine, the input processor and the metrics: the list of routes does not use them."""
 
 
 def service() -> Service:
-    return Service(NOBODY, NOBODY, NOBODY, ServerConfig())
+    return Service(ABSENT, ABSENT, ABSENT, ServerConfig())
 
 
-def test_every_endpoint_is_documented_and_no_other() -> None:
-    there = {
+def test_the_page_lists_exactly_the_endpoints_of_the_server() -> None:
+    existing = {
         f"{method} {route.path.replace(':path', '')}"
         for route in service().routes()
         for method in (route.methods or set()) - {"HEAD"}
     }
-    said = {
+    listed = {
         code
         for cells in rows(sections(SERVING_PAGE)["Endpoints"])
         for code in CODE.findall(cells[0])
         if code.startswith(("GET ", "POST "))
     }
-    assert said == there, "docs/serving.md, section '## Endpoints'"
+    assert listed == existing, "docs/serving.md, section '## Endpoints'"
 
 
 @pytest.mark.parametrize("kind", [protocol.CompletionRequest, protocol.ChatRequest])
 def test_every_field_of_a_request_is_documented(kind: Any) -> None:
-    said = set(CODE.findall(sections(SERVING_PAGE)["Fields of a request"]))
-    missing = set(kind.__struct_fields__) - said
+    listed = set(CODE.findall(sections(SERVING_PAGE)["Fields of a request"]))
+    missing = set(kind.__struct_fields__) - listed
     assert not missing, f"docs/serving.md, section '## Fields of a request': {sorted(missing)}"
 
 
@@ -203,23 +206,23 @@ def test_every_field_of_a_command_is_documented(kind: Any) -> None:
         assert f'"{field}"' in section, f"docs/serving.md, section '## Commands': {field}"
 
 
-def test_every_metric_is_documented_and_no_other() -> None:
+def test_the_page_lists_exactly_the_metrics_of_the_server() -> None:
     uses = tuple(wire.ComponentUse(name, 1, 0, 0) for name in ("full", "window"))
     stats = wire.Stats(components=uses)
     ready = SimpleNamespace(context=1, page_size=1, weights_bytes=1)
     engine: Any = SimpleNamespace(stats=stats, ready=ready, trouble=None, restarts=0)
-    there = {
+    existing = {
         family.name.removeprefix("transom:") + ("_total" if family.type == "counter" else "")
         for family in text_string_to_metric_families(Metrics("m", engine).text().decode())
         if not family.name.endswith("_created")
     }
-    said = {code for cells in rows(sections(SERVING_PAGE)["Metrics"]) for code in CODE.findall(cells[0])}
-    assert said == there, "docs/serving.md, section '## Metrics'"
+    listed = {code for cells in rows(sections(SERVING_PAGE)["Metrics"]) for code in CODE.findall(cells[0])}
+    assert listed == existing, "docs/serving.md, section '## Metrics'"
 
 
-def test_every_variable_of_the_environment_is_documented_and_no_other() -> None:
-    asked = re.compile(r'(?:environ(?:\.get\(|\[)|getenv\()"(\w+)"')
+def test_the_page_lists_exactly_the_environment_variables_that_are_read() -> None:
+    reading = re.compile(r'(?:environ(?:\.get\(|\[)|getenv\()"(\w+)"')
     sources = (*(ROOT / "src").rglob("*.py"), *(ROOT / "native").glob("*.cpp"))
-    there = {name for path in sources for name in asked.findall(text_of(path))}
-    said = {code for cells in rows(SECTIONS["Environment"]) for code in CODE.findall(cells[0])}
-    assert said == there | NOT_OUR_VARIABLES, "docs/commands.md, section '## Environment'"
+    existing = {name for path in sources for name in reading.findall(text_of(path))}
+    listed = {code for cells in rows(SECTIONS["Environment"]) for code in CODE.findall(cells[0])}
+    assert listed == existing | NOT_OUR_VARIABLES, "docs/commands.md, section '## Environment'"

@@ -13,14 +13,14 @@ from transom.weights.builtin import resolve_model
 
 @pytest.fixture(scope="session", autouse=True)
 def ctrl_c() -> None:
-    """A run in the background may have been told to ignore it, and would pass that on to what it starts."""
+    """Restores the handler of SIGINT: a background job ignores the signal, and its children inherit that."""
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(scope="session")
 def server() -> Iterator[Serving]:
-    """The default model, served for all tests that do not end it."""
+    """A server with the default model, shared by all tests that do not stop it."""
     resolve_model(None)
     with serving() as started:
         yield started

@@ -1,4 +1,4 @@
-"""Everything at once over HTTP: clients that stay, leave, flush, and have everybody retracted."""
+"""Concurrent clients over HTTP: some read to the end, some disconnect, some flush or retract all requests."""
 
 import random
 from collections.abc import Sequence
@@ -12,16 +12,17 @@ FLAGS = (
     *("--page-size", "16", "--chunked-prefill-size", "64", "--max-total-tokens", "4000"),
     *("--swa-full-tokens-ratio", "0.12", "--threads", "1", "--paranoid"),
 )
-"""Pools too small for them, on a tiny model with a window of 160."""
+"""Pools too small for all clients, on a tiny model with a window of 160 (`WINDOW`)."""
 
 WINDOW = 160
 KINDS = {"stay": 60, "leave": 30, "flush": 5, "retract": 5}
+"""Behaviours of clients, with their weights in the random draw."""
 
-Told = tuple[object, ...]
+Answer = tuple[object, ...]
 
 
 def requests(rng: random.Random, count: int) -> list[Json]:
-    """Prompts of which many share a beginning; greedy and sampled, with and without stop strings."""
+    """Request bodies. Many prompts share a prefix; greedy and sampled, with and without stop strings."""
     stem = "".join(rng.choices("the anrios", k=200))
     return [
         {
@@ -36,12 +37,12 @@ def requests(rng: random.Random, count: int) -> list[Json]:
     ]
 
 
-def storm(http: httpx.Client, rng: random.Random, bodies: Sequence[Json]) -> dict[int, Told]:
-    """What those were told who stayed."""
+def storm(http: httpx.Client, rng: random.Random, bodies: Sequence[Json]) -> dict[int, Answer]:
+    """Sends all requests at once. Returns the answers of the clients that stayed, by request number."""
     kinds = rng.choices([*KINDS], weights=[*KINDS.values()], k=len(bodies))
     early = [rng.randrange(20) for _ in bodies]
 
-    def play(number: int) -> Told | None:
+    def play(number: int) -> Answer | None:
         match kinds[number]:
             case "leave":
                 leave_early(http, bodies[number], early[number])
@@ -51,7 +52,7 @@ def storm(http: httpx.Client, rng: random.Random, bodies: Sequence[Json]) -> dic
                 assert http.post("/pause_generation", json={"mode": "retract"}).status_code == 200
                 assert http.post("/continue_generation").status_code == 200
             case _:
-                return told(complete(http, **bodies[number]))
+                return compared(complete(http, **bodies[number]))
         return None
 
     with ThreadPoolExecutor(CLIENTS) as threads:
@@ -60,7 +61,7 @@ def storm(http: httpx.Client, rng: random.Random, bodies: Sequence[Json]) -> dic
 
 
 def leave_early(http: httpx.Client, body: Json, lines: int) -> None:
-    """Reads a few lines of a stream, then is gone."""
+    """Reads a few lines of a stream, then disconnects."""
     with http.stream("POST", "/v1/completions", json={**body, "stream": True}) as answer:
         assert answer.status_code == 200
         for number, _ in enumerate(answer.iter_lines()):
@@ -68,11 +69,12 @@ def leave_early(http: httpx.Client, body: Json, lines: int) -> None:
                 return
 
 
-def told(answer: Json) -> Told:
+def compared(answer: Json) -> Answer:
+    """The part of an answer that must not depend on the cache or on other requests."""
     return answer["choices"], answer["usage"]["prompt_tokens"], answer["usage"]["completion_tokens"]
 
 
-def require_cold(http: httpx.Client, body: Json, answer: Told) -> None:
-    """The answer is what it is on an empty cache, alone."""
+def require_cold(http: httpx.Client, body: Json, answer: Answer) -> None:
+    """Requires the same answer from an empty cache, with no other request running."""
     assert http.post("/flush_cache").status_code == 200
-    assert told(complete(http, **body)) == answer, body
+    assert compared(complete(http, **body)) == answer, body

@@ -1,4 +1,4 @@
-"""Every way to end, as docs/endings.md lists them: the exit status, and what is said in one line."""
+"""Every way in which the server ends, as docs/endings.md lists them: exit status and one-line message."""
 
 import os
 import signal
@@ -15,7 +15,7 @@ from tests.serving import descendants, transom_command
 
 
 def shell(words: list[str], before: str = "", redirections: str = "") -> list[str]:
-    """`words`, run by a shell that does `before` first, as the same process."""
+    """`words`, run by a shell that runs `before` first and then execs, so that the process id stays."""
     return ["sh", "-c", f'{before} exec "$@" {redirections}', "sh", *words]
 
 
@@ -23,8 +23,8 @@ def serve(*words: object) -> list[str]:
     return [*transom_command(), "serve", "--port", "0", *map(str, words)]
 
 
-def one_line(words: list[str], **environment: str) -> str:
-    """The last words of a server that cannot start."""
+def startup_error(words: list[str], **environment: str) -> str:
+    """The last line of stderr of a server that cannot start. It must exit with status 1 and no traceback."""
     result = subprocess.run(
         words, capture_output=True, text=True, timeout=DEADLINE_SECONDS, env={**os.environ, **environment}
     )
@@ -40,8 +40,11 @@ def one_line(words: list[str], **environment: str) -> str:
 def served(
     words: list[str], port: int, stdout: int | None = None, stderr: int | None = None
 ) -> Iterator[httpx.Client]:
-    """Asks a server that may have nowhere to say that it is up; it must answer, and stop with status 0."""
-    # Buffered, as a person's Python is: what is left in a buffer that nobody takes is trouble at the end.
+    """A client of a server that may have unusable standard streams. The server must stop with status 0.
+
+    The port is fixed, because the startup screen may not be readable.
+    """
+    # Buffered, as outside of test runs: flushing a buffer into a closed pipe at exit is the difficult case.
     environment = {name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"}
     process = subprocess.Popen(words, stdout=stdout, stderr=stderr, env=environment)
     try:
@@ -69,49 +72,49 @@ def free_port() -> int:
         return port
 
 
-# ---------------------------------------------------------------- what cannot start
+# ---------------------------------------------------------------- failures to start
 
 
 @pytest.mark.parametrize("share", [0.1, 0.5, 0.99])
-def test_a_truncated_model_is_named(tiny: Path, tmp_path: Path, share: float) -> None:
+def test_a_truncated_model_file_is_named(tiny: Path, tmp_path: Path, share: float) -> None:
     model = tmp_path / "short.gguf"
     whole = tiny.read_bytes()
     model.write_bytes(whole[: int(len(whole) * share)])
-    assert "short.gguf" in one_line(serve(model))
+    assert "short.gguf" in startup_error(serve(model))
 
 
-def test_too_little_memory_is_said_with_the_flag_that_needs_less(tiny: Path) -> None:
+def test_too_little_memory_is_reported_with_the_flag_that_lowers_it(tiny: Path) -> None:
     words = serve(tiny, "--kv-bytes", "900G")
-    line = one_line(shell(words, before="ulimit -v 8000000;"))
+    line = startup_error(shell(words, before="ulimit -v 8000000;"))
     assert "not enough memory" in line
     assert "--kv-bytes" in line
 
 
 @pytest.mark.model
-def test_a_full_disk_is_said_with_what_is_needed(tmp_path: Path) -> None:
-    line = one_line(shell(serve(), before="ulimit -f 1000;"), TRANSOM_CACHE=str(tmp_path))
+def test_a_full_disk_is_reported_with_the_bytes_needed(tmp_path: Path) -> None:
+    line = startup_error(shell(serve(), before="ulimit -f 1000;"), TRANSOM_CACHE=str(tmp_path))
     assert "no room for its 253113024 bytes" in line
     assert {path.suffix for path in tmp_path.iterdir()} == {".lock"}
 
 
-# ---------------------------------------------------------------- streams that nobody reads
+# ---------------------------------------------------------------- stdout and stderr without a reader
 
 
-@pytest.mark.parametrize("lost", ["stdout", "stderr"])
-def test_a_reader_that_has_gone_ends_nothing(tiny: Path, lost: str) -> None:
-    """The screen, or a line of the log, into a pipe that nobody reads any more."""
+@pytest.mark.parametrize("closed", ["stdout", "stderr"])
+def test_a_closed_pipe_does_not_stop_the_server(tiny: Path, closed: str) -> None:
+    """The startup screen, or a log line, is written to a pipe with a closed reading end."""
     port = free_port()
     reader, writer = os.pipe()
     os.close(reader)
     try:
-        with served(serve(tiny, "--port", port), port, **{lost: writer}) as http:
+        with served(serve(tiny, "--port", port), port, **{closed: writer}) as http:
             for _ in range(3):
                 complete(http, "the", max_tokens=3)
     finally:
         os.close(writer)
 
 
-def test_streams_that_were_never_open_are_not_taken_for_sockets(tiny: Path) -> None:
+def test_standard_streams_that_were_never_open_are_not_taken_for_sockets(tiny: Path) -> None:
     port = free_port()
     words = shell(serve(tiny, "--port", port), redirections="<&- >&- 2>&-")
     with served(words, port) as http:
@@ -122,20 +125,20 @@ def test_streams_that_were_never_open_are_not_taken_for_sockets(tiny: Path) -> N
 # ---------------------------------------------------------------- a terminal
 
 
-def test_in_a_terminal_the_screen_is_coloured_and_ctrl_c_ends_in_order(tiny: Path) -> None:
+def test_in_a_terminal_the_screen_is_coloured_and_ctrl_c_stops_the_server(tiny: Path) -> None:
     words = serve(tiny)
     pid, terminal = os.forkpty()
     if pid == 0:
         os.execvp(words[0], words)
-    shown = b""
-    while b"Ctrl-C stops" not in shown:
-        shown += os.read(terminal, 65536)
-    assert b"\x1b[" in shown
+    output = b""
+    while b"Ctrl-C stops" not in output:
+        output += os.read(terminal, 65536)
+    assert b"\x1b[" in output
     os.write(terminal, b"\x03")
-    # A terminal's other end reads an error when the last process has closed it.
+    # Reading from the terminal raises an error once the last process has closed its end.
     with pytest.raises(OSError, match="Input/output error"):
         while True:
-            shown += os.read(terminal, 65536)
+            output += os.read(terminal, 65536)
     assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
-    assert b"SIGINT: stopping" in shown
+    assert b"SIGINT: stopping" in output
     os.close(terminal)

@@ -1,4 +1,4 @@
-"""The examples run as they are written."""
+"""The examples run unchanged."""
 
 import json
 import os
@@ -28,13 +28,13 @@ def run(name: str, *words: str) -> str:
     return done.stdout
 
 
-def test_a_shared_prefix_is_found_in_memory() -> None:
+def test_the_shared_prefix_example_hits_the_cache() -> None:
     lines = [line.split() for line in run("shared_prefix.py").splitlines() if line.startswith("  ")]
     cached = [int(words[0]) for words in lines]
     assert len(cached) == 3 and cached[0] == 0 and min(cached[1:]) > 400
 
 
-def test_rollouts_have_the_log_probabilities_of_a_cold_scoring() -> None:
+def test_the_rollouts_example_finds_the_log_probabilities_of_a_cold_run() -> None:
     assert "to the bit" in run("rollouts.py")
 
 
@@ -46,8 +46,8 @@ def test_the_chat_example_streams_from_a_server() -> None:
 def test_the_batch_example_is_answered(tmp_path: Path) -> None:
     done = transom("run-batch", str(EXAMPLES / "batch.jsonl"), str(tmp_path / "out.jsonl"))
     assert done.returncode == 0, done
-    found = [json.loads(line) for line in (tmp_path / "out.jsonl").read_text().splitlines()]
-    assert {one["custom_id"]: one["response"]["status_code"] for one in found} == {
+    answers = [json.loads(line) for line in (tmp_path / "out.jsonl").read_text().splitlines()]
+    assert {answer["custom_id"]: answer["response"]["status_code"] for answer in answers} == {
         "france": 200,
         "italy": 200,
     }

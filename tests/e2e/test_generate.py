@@ -1,4 +1,4 @@
-"""`transom generate` as a person runs it, and as a pipe does."""
+"""`transom generate` from the command line and in a pipe."""
 
 import os
 import signal
@@ -23,7 +23,7 @@ def generate(*words: str) -> subprocess.CompletedProcess[bytes]:
 
 @contextmanager
 def generating(*words: str) -> Iterator[subprocess.Popen[bytes]]:
-    """One that is under way: its first words have been read."""
+    """A running `transom generate`. Its first byte of output has been read."""
     process = subprocess.Popen(
         [*transom_command(), "generate", *words], stdout=subprocess.PIPE, stderr=subprocess.PIPE
     )
@@ -39,18 +39,18 @@ def generating(*words: str) -> Iterator[subprocess.Popen[bytes]]:
 
 
 def long_text(model: Path) -> tuple[str, ...]:
-    """Sampled, as a random model repeats itself when greedy, and may do so without a word."""
+    """Flags for a long output. Sampled, because a random model may greedily repeat a piece without text."""
     return "--model", str(model), "--max-tokens", "2000", "--temperature", "1", "--seed", "2", "--ignore-eos"
 
 
-def test_the_text_is_that_of_the_python_api_and_a_newline(tiny: Path) -> None:
+def test_the_output_is_the_text_of_the_python_api_and_a_newline(tiny: Path) -> None:
     words = "--model", str(tiny), "--max-tokens", "40", "--temperature", "0.9", "--seed", "5", "--ignore-eos"
     done = generate("the hat", *words)
     expected = LLM(str(tiny)).generate("the hat", max_tokens=40, temperature=0.9, seed=5, ignore_eos=True)[0]
     assert (done.returncode, done.stdout.decode(), done.stderr) == (0, expected.text + "\n", b"")
 
 
-def test_a_stop_string_ends_it(tiny: Path) -> None:
+def test_a_stop_string_ends_the_output(tiny: Path) -> None:
     words = "the hat", "--model", str(tiny), "--max-tokens", "40", "--ignore-eos"
     text = generate(*words).stdout.decode()
     stop = text[8:11]
@@ -58,8 +58,8 @@ def test_a_stop_string_ends_it(tiny: Path) -> None:
     assert done.stdout.decode() == text[: text.index(stop)] + "\n"
 
 
-def test_it_streams(tiny: Path) -> None:
-    """More than one write: what is read first is not yet all."""
+def test_the_output_is_streamed(tiny: Path) -> None:
+    """The output arrives in several writes, not in one at the end."""
     with generating("the", *long_text(tiny)) as process:
         assert process.stdout is not None
         output = process.stdout.fileno()
@@ -68,7 +68,7 @@ def test_it_streams(tiny: Path) -> None:
         assert len(pieces) > 10
 
 
-def test_a_reader_that_goes_ends_it_without_a_word(tiny: Path) -> None:
+def test_a_closed_pipe_ends_the_command_silently(tiny: Path) -> None:
     with generating("the", *long_text(tiny)) as process:
         assert process.stdout is not None and process.stderr is not None
         process.stdout.close()
@@ -77,7 +77,7 @@ def test_a_reader_that_goes_ends_it_without_a_word(tiny: Path) -> None:
 
 
 @pytest.mark.model
-def test_ctrl_c_ends_it_at_once_without_a_traceback() -> None:
+def test_ctrl_c_ends_the_command_without_a_traceback() -> None:
     resolve_model(None)
     with generating("Once upon a time", "--max-tokens", "20000", "--ignore-eos") as process:
         assert process.stderr is not None
@@ -87,7 +87,7 @@ def test_ctrl_c_ends_it_at_once_without_a_traceback() -> None:
 
 
 @pytest.mark.model
-def test_the_default_model_counts() -> None:
+def test_the_default_model_continues_a_sequence_of_numbers() -> None:
     resolve_model(None)
     done = generate("1, 2, 3, 4,", "--max-tokens", "8")
     assert done.returncode == 0
@@ -114,7 +114,7 @@ def test_help_shows_every_flag_and_an_example() -> None:
 
 
 @pytest.mark.parametrize(
-    ("words", "status", "said"),
+    ("words", "status", "named"),
     [
         (("x", "--max-tokens", "many"), 2, "--max-tokens"),
         (("x", "--top-p", "2"), 1, "--top-p"),
@@ -125,12 +125,12 @@ def test_help_shows_every_flag_and_an_example() -> None:
         (("a" * 3000,), 1, "tokens"),
     ],
 )
-def test_what_is_wrong_is_said_in_one_line(
-    tiny: Path, words: tuple[str, ...], status: int, said: str
+def test_a_wrong_argument_is_named_in_one_line(
+    tiny: Path, words: tuple[str, ...], status: int, named: str
 ) -> None:
     model = () if "--model" in words else ("--model", str(tiny))
     done = generate(*words, *model)
     assert (done.returncode, done.stdout) == (status, b"")
     line = done.stderr.decode()
     assert line.startswith("transom: ") and line.count("\n") == 1
-    assert said in line
+    assert named in line

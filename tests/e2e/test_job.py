@@ -1,4 +1,4 @@
-"""The job itself: the default model, served as `make serve` serves it, asked as a person's programs ask."""
+"""The main job, end to end: the default model, served as by `make serve`, with plain and OpenAI clients."""
 
 import json
 import os
@@ -63,11 +63,11 @@ STORIES = [
         r"ready +in \d+\.\d s at http://127\.0\.0\.1:\d+",
     ],
 )
-def test_the_screen_says_what_is_served_and_how(server: Serving, line: str) -> None:
-    assert [shown for shown in server.screen if re.fullmatch(line, shown)], server.screen
+def test_the_startup_screen_states_the_model_and_the_sizes(server: Serving, line: str) -> None:
+    assert [printed for printed in server.screen if re.fullmatch(line, printed)], server.screen
 
 
-def test_the_line_to_paste_is_answered_when_pasted(server: Serving) -> None:
+def test_the_curl_line_of_the_screen_works_when_pasted(server: Serving) -> None:
     pasted = subprocess.run(
         server.curl, shell=True, capture_output=True, text=True, timeout=DEADLINE_SECONDS, check=True
     )
@@ -80,7 +80,7 @@ def test_the_line_to_paste_is_answered_when_pasted(server: Serving) -> None:
 # ---------------------------------------------------------------- answers
 
 
-def test_the_model_can_count(openai: OpenAI) -> None:
+def test_the_model_continues_a_sequence_of_numbers(openai: OpenAI) -> None:
     answer = openai.completions.create(model=MODEL, prompt="1, 2, 3, 4,", max_tokens=12, temperature=0)
     assert answer.choices[0].text.startswith(" 5, 6, 7,")
     assert answer.choices[0].finish_reason == "length"
@@ -90,11 +90,13 @@ def test_the_model_can_count(openai: OpenAI) -> None:
 
 
 @pytest.mark.parametrize(
-    "how", [{"temperature": 0}, {"temperature": 1, "seed": 11}, {"top_k": 40, "seed": 5}]
+    "sampling", [{"temperature": 0}, {"temperature": 1, "seed": 11}, {"top_k": 40, "seed": 5}]
 )
 @pytest.mark.parametrize("prompt", STORIES[:5])
-def test_a_streamed_text_is_the_plain_one(http: httpx.Client, prompt: str, how: dict[str, Any]) -> None:
-    fields = {**how, "max_tokens": 24, "ignore_eos": True}
+def test_a_streamed_text_equals_the_unstreamed_one(
+    http: httpx.Client, prompt: str, sampling: dict[str, Any]
+) -> None:
+    fields = {**sampling, "max_tokens": 24, "ignore_eos": True}
     plain = complete(http, prompt, **fields)
     options = {"stream_options": {"include_usage": True}}
     chunks = events(http, "/v1/completions", {"prompt": prompt, **fields, **options})
@@ -104,7 +106,7 @@ def test_a_streamed_text_is_the_plain_one(http: httpx.Client, prompt: str, how: 
     assert plain["usage"]["completion_tokens"] == 24
 
 
-def test_the_openai_package_streams_what_it_gets_whole(openai: OpenAI) -> None:
+def test_the_openai_package_streams_the_text_that_it_gets_unstreamed(openai: OpenAI) -> None:
     fields: dict[str, Any] = {"model": MODEL, "prompt": FRANCE, "max_tokens": 12, "temperature": 0}
     whole = openai.completions.create(**fields)
     pieces = list(openai.completions.create(**fields, stream=True))
@@ -112,7 +114,7 @@ def test_the_openai_package_streams_what_it_gets_whole(openai: OpenAI) -> None:
     assert "".join(piece.choices[0].text for piece in pieces) == whole.choices[0].text
 
 
-def test_a_chat_is_answered_plain_and_streamed_alike(openai: OpenAI) -> None:
+def test_a_streamed_chat_answer_equals_the_unstreamed_one(openai: OpenAI) -> None:
     fields: dict[str, Any] = {
         "model": MODEL,
         "messages": [
@@ -135,7 +137,7 @@ def test_a_chat_is_answered_plain_and_streamed_alike(openai: OpenAI) -> None:
     assert chunks[-1].usage.prompt_tokens == whole.usage.prompt_tokens > 20
 
 
-def test_many_at_once_each_get_the_text_they_get_alone(http: httpx.Client) -> None:
+def test_concurrent_requests_get_the_texts_that_each_gets_alone(http: httpx.Client) -> None:
     prompts = [*STORIES, passage(1, 2500), passage(2, 900), passage(1, 2500)[:1800]]
 
     def text(prompt: str) -> str:
@@ -151,7 +153,7 @@ def test_many_at_once_each_get_the_text_they_get_alone(http: httpx.Client) -> No
         assert text(prompt) == words, prompt
 
 
-def test_a_batch_is_its_prompts_one_by_one_and_ids_are_their_text(http: httpx.Client) -> None:
+def test_a_batch_equals_its_prompts_one_by_one_and_token_ids_equal_their_text(http: httpx.Client) -> None:
     fields = {"max_tokens": 8, "temperature": 0, "ignore_eos": True}
     alone = [complete(http, prompt, **fields) for prompt in STORIES]
     batch = complete(http, STORIES, **fields)
@@ -166,7 +168,7 @@ def test_a_batch_is_its_prompts_one_by_one_and_ids_are_their_text(http: httpx.Cl
 
 
 def test_a_repeated_prompt_is_computed_once(http: httpx.Client) -> None:
-    prompt = "Nobody has asked this before: " + passage(3, 4000)
+    prompt = "No earlier test sends this prompt: " + passage(3, 4000)
     first, again = (complete(http, prompt, max_tokens=4, temperature=0) for _ in range(2))
     assert cached_tokens(first) < 16
     whole_pages = first["usage"]["prompt_tokens"] // 16 * 16
@@ -174,7 +176,7 @@ def test_a_repeated_prompt_is_computed_once(http: httpx.Client) -> None:
     assert again["choices"] == first["choices"]
 
 
-def test_logprobs_are_those_of_the_text_and_do_not_depend_on_the_temperature(http: httpx.Client) -> None:
+def test_logprobs_belong_to_the_text_and_do_not_depend_on_the_temperature(http: httpx.Client) -> None:
     greedy = complete(http, FRANCE, max_tokens=10, temperature=0, logprobs=1)["choices"][0]
     logprobs = greedy["logprobs"]
     assert "".join(logprobs["tokens"]) == greedy["text"]
@@ -204,7 +206,7 @@ def test_a_stop_string_ends_the_text_before_it(http: httpx.Client) -> None:
     until(lambda: is_settled(http))
 
 
-def test_seeds_make_texts_and_without_one_they_differ(http: httpx.Client) -> None:
+def test_a_seed_determines_the_text_and_unseeded_texts_differ(http: httpx.Client) -> None:
     def text(**fields: int) -> str:
         answer = complete(http, "Once upon a time", max_tokens=24, temperature=1, **fields)
         words: str = answer["choices"][0]["text"]
@@ -214,12 +216,12 @@ def test_seeds_make_texts_and_without_one_they_differ(http: httpx.Client) -> Non
     assert len({text(seed=1), text(seed=2), text(), text()}) == 4
 
 
-# ---------------------------------------------------------------- clients that leave
+# ---------------------------------------------------------------- clients that disconnect
 
 
-def test_a_client_that_leaves_gives_its_pages_back(http: httpx.Client) -> None:
+def test_the_pages_of_a_disconnected_client_are_freed(http: httpx.Client) -> None:
     until(lambda: is_settled(http))
-    left = samples(http).get("transom:request_finish_total/disconnect", 0)
+    before = samples(http).get("transom:request_finish_total/disconnect", 0)
     body = {"prompt": passage(4, 6000), "max_tokens": 20_000, "ignore_eos": True, "stream": True}
     with http.stream("POST", "/v1/completions", json=body) as answer:
         lines = answer.iter_lines()
@@ -227,7 +229,7 @@ def test_a_client_that_leaves_gives_its_pages_back(http: httpx.Client) -> None:
         until(lambda: samples(http)["transom:num_running_reqs"] == 1)
         assert samples(http)["transom:full_used_tokens"] > 1000
     until(lambda: is_settled(http))
-    assert samples(http)["transom:request_finish_total/disconnect"] == left + 1
+    assert samples(http)["transom:request_finish_total/disconnect"] == before + 1
 
 
 # ---------------------------------------------------------------- refusals
@@ -254,7 +256,7 @@ def test_the_openai_package_raises_its_own_errors(openai: OpenAI) -> None:
 
 
 @pytest.mark.parametrize(
-    ("ask", "status"),
+    ("send", "status"),
     [
         (lambda http: http.post("/v1/completions", content=b"{"), 400),
         (lambda http: http.post("/v1/completions", content=b'{"prompt": "\xff\xfe"}'), 400),
@@ -268,19 +270,19 @@ def test_the_openai_package_raises_its_own_errors(openai: OpenAI) -> None:
         (lambda http: http.put("/v1/chat/completions", json={}), 405),
     ],
 )
-def test_what_is_wrong_is_refused_and_the_server_stays(
-    http: httpx.Client, ask: Callable[[httpx.Client], httpx.Response], status: int
+def test_a_wrong_request_is_refused_and_the_server_stays_up(
+    http: httpx.Client, send: Callable[[httpx.Client], httpx.Response], status: int
 ) -> None:
-    refused(ask(http), status)
+    refused(send(http), status)
     assert http.get("/health").status_code == 200
     assert chat(http, "hi", max_tokens=1)["usage"]["completion_tokens"] == 1
 
 
-# ---------------------------------------------------------------- the end
+# ---------------------------------------------------------------- crashes and shutdown
 
 
 def streams(http: httpx.Client, count: int, open_streams: ExitStack) -> list[Iterator[str]]:
-    """Streams that would go on for long, of each of which the first words have come."""
+    """Long streams that are running: the first event of each has arrived."""
     found = []
     for number in range(count):
         body = {"prompt": passage(number, 400), "max_tokens": 20_000, "ignore_eos": True, "stream": True}
@@ -291,8 +293,8 @@ def streams(http: httpx.Client, count: int, open_streams: ExitStack) -> list[Ite
     return found
 
 
-def told(lines: Iterator[str]) -> str:
-    """The error that ends a stream, which must say [DONE] after it."""
+def final_error(lines: Iterator[str]) -> str:
+    """The message of the error that ends a stream. [DONE] must follow it."""
     *_, last, done = [line for line in lines if line]
     assert done == "data: [DONE]"
     error = json.loads(last.removeprefix("data: "))["error"]
@@ -301,7 +303,7 @@ def told(lines: Iterator[str]) -> str:
     return message
 
 
-def test_a_killed_engine_ends_every_stream_with_an_error_and_another_takes_its_place() -> None:
+def test_a_killed_engine_ends_every_stream_with_an_error_and_is_restarted() -> None:
     resolve_model(None)
     with serving() as server, server.client() as http:
         before = complete(http, FRANCE, max_tokens=12, temperature=0)["choices"][0]["text"]
@@ -309,8 +311,8 @@ def test_a_killed_engine_ends_every_stream_with_an_error_and_another_takes_its_p
         with ExitStack() as open_streams:
             running = streams(http, 3, open_streams)
             os.kill(engine, signal.SIGKILL)
-            assert all("engine" in told(lines) for lines in running)
-        # Loading takes longer than these two requests.
+            assert all("engine" in final_error(lines) for lines in running)
+        # The new engine is still loading the model: these two requests must be refused, with Retry-After.
         for path in ("/v1/completions", "/v1/chat/completions"):
             body = {"prompt": "x", "messages": [{"role": "user", "content": "x"}]}
             late = http.post(path, json=body)
@@ -323,7 +325,7 @@ def test_a_killed_engine_ends_every_stream_with_an_error_and_another_takes_its_p
         assert server.stop() == 0
 
 
-def test_it_stops_on_a_signal_while_it_works_and_starts_again() -> None:
+def test_the_server_stops_on_a_signal_during_a_stream_and_starts_again() -> None:
     resolve_model(None)
     texts = []
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -333,7 +335,7 @@ def test_it_stops_on_a_signal_while_it_works_and_starts_again() -> None:
                 running = streams(http, 2, open_streams)
                 engine = server.engine_pid
                 server.process.send_signal(number)
-                assert all("shutting down" in told(lines) for lines in running)
+                assert all("shutting down" in final_error(lines) for lines in running)
             assert server.process.wait(DEADLINE_SECONDS) == 0
             assert not is_alive(engine)
     assert texts[0] == texts[1]

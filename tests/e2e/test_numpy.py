@@ -1,4 +1,4 @@
-"""Without the native extension: slow, and the same to the character."""
+"""Without the native extension the engine is slow and generates the same text."""
 
 import os
 import subprocess
@@ -10,7 +10,11 @@ from tests.serving import serving
 
 NUMPY = {"TRANSOM_NATIVE": "0"}
 PROMPTS = ["the cat sat on the mat and ", "a", "漢字🙂 and some letters"]
-ASKED: list[Json] = [{"temperature": 0}, {"temperature": 1, "seed": 4}, {"top_p": 0.9, "top_k": 9, "seed": 5}]
+SAMPLINGS: list[Json] = [
+    {"temperature": 0},
+    {"temperature": 1, "seed": 4},
+    {"top_p": 0.9, "top_k": 9, "seed": 5},
+]
 
 IN_PROCESS = """
 import sys
@@ -23,12 +27,12 @@ for completion in llm.generate(sys.argv[2:], max_tokens=12, ignore_eos=True, tem
 
 
 def served(tiny: Path, environment: dict[str, str]) -> tuple[str, list[Json]]:
-    """The screen's line on how it computes, and answers with their log-probabilities."""
+    """The line of the startup screen that names the kernels, and the choices with their log-probabilities."""
     with serving(model=tiny, environment=environment) as server, server.client() as http:
         (threads,) = [line for line in server.screen if line.startswith("threads ")]
         choices = []
-        for asked in ASKED:
-            fields = {**asked, "max_tokens": 20, "ignore_eos": True}
+        for sampling in SAMPLINGS:
+            fields = {**sampling, "max_tokens": 20, "ignore_eos": True}
             for prompt in PROMPTS:
                 answer = complete(http, prompt, logprobs=1, **fields)
                 chunks = events(http, "/v1/completions", {"prompt": prompt, **fields})
@@ -37,11 +41,11 @@ def served(tiny: Path, environment: dict[str, str]) -> tuple[str, list[Json]]:
         return threads, choices
 
 
-def test_it_serves_without_the_extension_what_it_serves_with_it(tiny: Path) -> None:
-    how, slow = served(tiny, NUMPY)
-    assert "numpy" in how
-    how, fast = served(tiny, {})
-    assert "numpy" not in how
+def test_the_server_answers_the_same_with_and_without_the_extension(tiny: Path) -> None:
+    kernels, slow = served(tiny, NUMPY)
+    assert "numpy" in kernels
+    kernels, fast = served(tiny, {})
+    assert "numpy" not in kernels
     assert slow == fast
 
 
@@ -58,7 +62,7 @@ def in_process(tiny: Path, environment: dict[str, str]) -> tuple[str, list[str]]
     return isa, lines
 
 
-def test_llm_gives_without_the_extension_what_it_gives_with_it(tiny: Path) -> None:
+def test_llm_generates_the_same_with_and_without_the_extension(tiny: Path) -> None:
     slow_isa, slow = in_process(tiny, NUMPY)
     fast_isa, fast = in_process(tiny, {})
     assert (slow_isa, len(slow)) == ("numpy", len(PROMPTS))

@@ -1,4 +1,4 @@
-"""README, as a stranger reads it: its blocks are run as they stand."""
+"""The commands of README work in a fresh terminal, pasted unchanged."""
 
 import os
 import shlex
@@ -18,14 +18,14 @@ from transom.weights.catalogue import GEMMA_NOTICE
 
 ROOT = Path(__file__).parents[2]
 README = ROOT / "README.md"
-NOT_A_STRANGERS = ("PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV", "MAKEFLAGS", "MFLAGS", "MAKELEVEL")
-"""What the environment of a test run may have and a fresh terminal has not."""
+DEVELOPER_VARIABLES = ("PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV", "MAKEFLAGS", "MFLAGS", "MAKELEVEL")
+"""Variables that a test run may have set and a fresh terminal has not."""
 LATER = 1 << 32
-"""A time later than that of any file of the checkout, for stamps that say that nothing is to be installed."""
+"""A modification time later than that of any file in the checkout: make then takes a stamp as up to date."""
 
 
 def commands() -> list[str]:
-    """The lines a person types."""
+    """The command lines of README's only code block."""
     (block,) = blocks(README)
     return block.text.splitlines()
 
@@ -34,29 +34,29 @@ def test_readme_is_one_screen() -> None:
     assert len(README.read_text(encoding="utf-8").splitlines()) <= 50
 
 
-def test_the_first_command_installs_what_preflight_looks_for(tmp_path: Path) -> None:
+def test_the_first_command_installs_the_packages_that_preflight_checks(tmp_path: Path) -> None:
     bare = preflight(tmp_path, python="python3")
     assert commands()[0].split("#")[0].strip() == bare.stderr.splitlines()[-1].strip()
 
 
-def test_readme_says_under_which_terms_the_model_comes() -> None:
+def test_readme_states_the_terms_of_the_model() -> None:
     assert GEMMA_NOTICE in " ".join(README.read_text(encoding="utf-8").split())
 
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Iterator[Path]:
-    """Emptied in the end: what pytest would keep is most of a gigabyte."""
+    """A folder that is deleted after the test: pytest would keep it, and it grows to almost a gigabyte."""
     yield tmp_path
     shutil.rmtree(tmp_path)
 
 
-needs_repository = pytest.mark.skipif(not (ROOT / ".git").exists(), reason="there is no repository to clone")
+needs_repository = pytest.mark.skipif(not (ROOT / ".git").exists(), reason="no git repository to clone")
 
 
 def second_command_serves(folder: Path, environment: dict[str, str]) -> str:
-    """Runs the second command, asks the server for a text, and ends it as Ctrl-C does.
+    """Runs the second command, requests a completion, and stops the server as Ctrl-C does.
 
-    Returns what the command printed before the server's screen.
+    Returns the output of the command before the server's startup screen.
     """
     assert len(commands()) == 2
     line = commands()[1].replace("git clone URL ", f"git clone {ROOT} ")
@@ -74,16 +74,16 @@ def second_command_serves(folder: Path, environment: dict[str, str]) -> str:
 
 @pytest.fixture
 def fresh_environment() -> dict[str, str]:
-    environment = {name: value for name, value in os.environ.items() if name not in NOT_A_STRANGERS}
+    environment = {name: value for name, value in os.environ.items() if name not in DEVELOPER_VARIABLES}
     return environment | {"ARGS": "--port 0"}
 
 
 @pytest.mark.model
 @needs_repository
-def test_the_second_command_serves_where_all_is_installed(
+def test_the_second_command_serves_when_everything_is_installed(
     folder: Path, fresh_environment: dict[str, str]
 ) -> None:
-    """The slow test below also builds; here the virtual environment of this run stands in for the new one."""
+    """The slow test below also builds. Here a script that runs this environment's transom skips the build."""
     installed = folder / "installed"
     (installed / "bin").mkdir(parents=True)
     transom = installed / "bin" / "transom"
@@ -100,13 +100,15 @@ def test_the_second_command_serves_where_all_is_installed(
 @pytest.mark.timeout(900)
 @needs_repository
 def test_the_second_command_builds_and_serves(folder: Path, fresh_environment: dict[str, str]) -> None:
-    """All of it: clone, environment, compiler, model file, server."""
+    """The whole way: clone, virtual environment, compiler, model file, server."""
     environment = fresh_environment | {"TRANSOM_CACHE": str(folder / "cache")}
     before = second_command_serves(folder, environment)
     assert GEMMA_NOTICE in " ".join(before.split())
     checkout = folder / "transom"
     assert sorted(path.name for path in checkout.parent.iterdir()) == ["cache", "transom"]
     again = ["make", "-q", ".venv/serve.stamp"]
-    assert subprocess.run(again, cwd=checkout, env=environment).returncode == 0, "nothing is left to install"
+    assert subprocess.run(again, cwd=checkout, env=environment).returncode == 0, (
+        "a second make would install again"
+    )
     dirty = subprocess.run(["git", "status", "--porcelain"], cwd=checkout, capture_output=True, text=True)
     assert dirty.stdout == ""

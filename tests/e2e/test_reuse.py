@@ -1,4 +1,4 @@
-"""Many prompts with one long beginning: it is computed once, even when the first eight arrive together."""
+"""A long prefix of many prompts is computed once, even when the first eight requests arrive together."""
 
 from concurrent.futures import ThreadPoolExecutor
 
@@ -19,7 +19,7 @@ CACHED_TOKENS_LEAST = 1450
 
 
 @pytest.mark.parametrize("seed", [0])
-def test_a_common_beginning_is_computed_once(http: httpx.Client, seed: int) -> None:
+def test_a_common_prefix_is_computed_once(http: httpx.Client, seed: int) -> None:
     http.post("/flush_cache")
     before = samples(http)
     prefix = cut(passage(seed, 20_000), PREFIX_TOKENS)
@@ -36,11 +36,11 @@ def test_a_common_beginning_is_computed_once(http: httpx.Client, seed: int) -> N
     assert all(PREFIX_TOKENS + 30 <= length <= PREFIX_TOKENS + 70 for length in lengths), lengths
     after = samples(http)
     computed = after["transom:computed_tokens_total"] - before["transom:computed_tokens_total"]
-    assert computed <= sum(lengths) - sum(cached) + 16 * REQUESTS, "nothing is computed twice"
+    assert computed <= sum(lengths) - sum(cached) + 16 * REQUESTS, "the prefix was computed twice"
 
 
 def cut(text: str, tokens: int) -> str:
-    """The longest beginning that has at most so many tokens, the begin token not counted."""
+    """The longest prefix of `text` with at most `tokens` tokens, not counting the begin token."""
     tokenizer = load_tokenizer(None)
     low, high = 0, len(text)
     while low < high:

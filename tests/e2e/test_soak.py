@@ -1,4 +1,4 @@
-"""Storm after storm on one server, for minutes: texts stay cold, nothing is left, memory does not grow."""
+"""Many storms on one server, for minutes: texts equal a cold run, no page leaks, memory does not grow."""
 
 import os
 import random
@@ -15,9 +15,12 @@ from tests.tiny import TinyShape, write_tiny_gguf
 ROUNDS = int(os.environ.get("SOAK_ROUNDS", "60"))
 REQUESTS, COMPARED = 160, 8
 GROWTH_MIB = 8
-"""What the last rounds may have beyond those after the first third, in which allocators and caches fill."""
+"""Allowed growth of resident memory from the middle third of the rounds to the last third.
 
-NONSENSE: tuple[Json, ...] = (
+The first third is left out: allocators and caches fill in it.
+"""
+
+WRONG_BODIES: tuple[Json, ...] = (
     {"prompt": [1, -4]},
     {"prompt": "a", "max_tokens": -1},
     {"prompt": "a" * 100_000},
@@ -28,8 +31,8 @@ NONSENSE: tuple[Json, ...] = (
 )
 
 
-def more(rng: random.Random, body: Json) -> Json:
-    """Of each some have several choices, or log-probabilities."""
+def extended(rng: random.Random, body: Json) -> Json:
+    """The body with several choices or log-probabilities added, at random."""
     return {**body, "n": rng.choice([1, 1, 1, 3]), "logprobs": rng.choice([None, None, 0, 4])}
 
 
@@ -41,16 +44,16 @@ def resident_mib(pid: int) -> float:
     return int(line.split()[1]) / 1024
 
 
-def talk_nonsense(http: httpx.Client) -> None:
-    for body in NONSENSE:
+def send_wrong_requests(http: httpx.Client) -> None:
+    for body in WRONG_BODIES:
         answer = http.post("/v1/completions", json=body)
         assert answer.status_code in (400, 404), answer.text
     assert http.post("/v1/completions", content=b'{"prompt": ').status_code == 400
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(0)  # each request has its own
-def test_storm_after_storm_leaves_nothing_behind(tmp_path: Path) -> None:
+@pytest.mark.timeout(0)  # no limit for the test: each request has its own
+def test_many_storms_leak_neither_pages_nor_memory(tmp_path: Path) -> None:
     assert ROUNDS >= 6, "too few to see a trend"
     rng = random.Random(11)
     model = write_tiny_gguf(tmp_path / "tiny.gguf", shape=TinyShape(window=WINDOW))
@@ -58,22 +61,22 @@ def test_storm_after_storm_leaves_nothing_behind(tmp_path: Path) -> None:
     with serving(*FLAGS, model=model) as server, server.client() as http:
         engine = server.engine_pid
         for _ in range(ROUNDS):
-            bodies = [more(rng, body) for body in requests(rng, REQUESTS)]
+            bodies = [extended(rng, body) for body in requests(rng, REQUESTS)]
             answers = storm(http, rng, bodies)
-            talk_nonsense(http)
+            send_wrong_requests(http)
             until(lambda: is_settled(http))
             for number in rng.sample([*answers], COMPARED):
                 require_cold(http, bodies[number], answers[number])
             memory.append((resident_mib(server.process.pid), resident_mib(engine)))
-        require_whole(server, http, engine)
+        require_intact(server, http, engine)
     for name, of_process in zip(("server", "engine"), zip(*memory, strict=True), strict=True):
         early, late = of_process[ROUNDS // 3 : 2 * ROUNDS // 3], of_process[-ROUNDS // 3 :]
         print(f"{name}: {statistics.median(early):.1f} MiB, at the end {statistics.median(late):.1f} MiB")
         assert statistics.median(late) < statistics.median(early) + GROWTH_MIB, of_process
 
 
-def require_whole(server: Serving, http: httpx.Client, engine: int) -> None:
-    """The same engine, no step failed, nothing held."""
+def require_intact(server: Serving, http: httpx.Client, engine: int) -> None:
+    """Requires that the engine was not restarted, no step failed, and no request owns pages."""
     found = samples(http)
     print({name: value for name, value in found.items() if name.endswith("_total")})
     assert server.engine_pid == engine

@@ -1,7 +1,7 @@
-"""Everything at once over HTTP, pools too small, invariants checked after every step; texts stay cold.
+"""One storm over HTTP with pools too small: invariants hold after every step, texts equal a cold run.
 
-How often pools too small lead to a retraction hangs on how fast requests come, and so on the machine. So some
-are asked for.
+Whether small pools lead to a retraction depends on how fast requests arrive, and so on the machine. The storm
+therefore requests some retractions itself.
 """
 
 import random
@@ -17,7 +17,7 @@ REQUESTS, COMPARED = 160, 40
 
 
 @pytest.mark.parametrize("seed", [5])
-def test_texts_stay_cold_while_clients_come_leave_flush_and_retract(tmp_path: Path, seed: int) -> None:
+def test_texts_equal_a_cold_run_while_clients_disconnect_flush_and_retract(tmp_path: Path, seed: int) -> None:
     rng = random.Random(seed)
     bodies = requests(rng, REQUESTS)
     model = write_tiny_gguf(tmp_path / "tiny.gguf", shape=TinyShape(window=WINDOW))

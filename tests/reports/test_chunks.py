@@ -1,4 +1,7 @@
-"""Report A, in its own numbers: row 4 of 8, context 64, prefix 8, prompt 32; also without prefix cache."""
+"""Report A on the cache, with the report's numbers: row 4 of 8, context 64, prefix 8, prompt 32.
+
+Each test runs with and without prefix caching.
+"""
 
 import numpy as np
 import pytest
@@ -18,7 +21,10 @@ matrix = pytest.mark.parametrize(
 
 
 def chunked(page_size: int, window: int, caching: PrefixCaching) -> tuple[World, Job]:
-    """Rows 0 to 3 are taken; row 4 has a prefix of 8, cached or computed as its first chunk."""
+    """A world with rows 0 to 3 in use, and the job in row 4 with a prefix of 8 tokens.
+
+    The prefix is cached; without prefix caching it is computed as the first chunk.
+    """
     pages = 3 * CONTEXT // page_size + 2
     world = World(
         components("FW", window), (2 * pages, pages), page_size, rows=ROWS, context=CONTEXT, caching=caching
@@ -36,7 +42,7 @@ def chunked(page_size: int, window: int, caching: PrefixCaching) -> tuple[World,
 
 
 def use_up_windows(world: World) -> None:
-    """The requests before row 4 take what the window pool has."""
+    """The requests in rows 0 to 3 allocate until the window pool is empty."""
     for other in world.jobs[:ROW]:
         while other.holding.allocated < CONTEXT:
             try:
@@ -47,7 +53,7 @@ def use_up_windows(world: World) -> None:
 
 @matrix
 def test_deferred_chunk_keeps_its_prefix(page_size: int, window: int, caching: PrefixCaching) -> None:
-    """No room for the next chunk: the prefix stays 8, with the same pages and contents, round after round."""
+    """Without pages for the next chunk the prefix stays 8, with the same pages and contents each time."""
     world, job = chunked(page_size, window, caching)
     tables = [rows.table[ROW].tolist() for rows in inside(world.cache).tables]
     use_up_windows(world)
@@ -59,17 +65,21 @@ def test_deferred_chunk_keeps_its_prefix(page_size: int, window: int, caching: P
         assert [rows.table[ROW].tolist() for rows in inside(world.cache).tables] == tables
         world.audit()
     namespace, _ = world.offer(PROMPT)
-    assert world.longest_hit(namespace, PROMPT.tolist()) <= PREFIX, "tokens nobody computed are filed"
+    assert world.longest_hit(namespace, PROMPT.tolist()) <= PREFIX, (
+        "tokens that were never computed are cached"
+    )
 
 
 @matrix
 def test_scheduled_chunk_advances(page_size: int, window: int, caching: PrefixCaching) -> None:
-    """With room the prefix becomes 32, and what was computed, only that, is there to be hit."""
+    """With enough pages the prefix becomes 32. Exactly the computed tokens can be hit."""
     world, job = chunked(page_size, window, caching)
     world.cache.extend(job.holding, len(PROMPT))
     world.settle(job)
     namespace, _ = world.offer(PROMPT)
-    assert world.longest_hit(namespace, PROMPT.tolist()) <= PREFIX, "it has pages, and nobody computed them"
+    assert world.longest_hit(namespace, PROMPT.tolist()) <= PREFIX, (
+        "allocated tokens that were never computed are cached"
+    )
     world.run(job, len(PROMPT))
     world.settle(job)
     world.audit()

@@ -1,6 +1,7 @@
-"""Report A over HTTP: a window pool a tenth of the full one, chunks of 128, eight clients, too few pages.
+"""Report A over HTTP: a window pool a tenth of the full pool, chunks of 128, eight clients, too few pages.
 
-Answers were short until now, so that more begin than can be held to the end.
+Short answers come first. The scheduler then expects short outputs and admits more requests than fit to the
+end, so that some must be retracted.
 """
 
 from collections.abc import Sequence
@@ -23,13 +24,16 @@ WAITING = "transom:num_queue_reqs"
 RETRACTIONS = "transom:num_retracted_requests_total"
 LENGTHS = "transom:request_finish_total/length"
 SHORT, SHORT_TOKENS = 12, 32
-"""So many answers are believed rather than the first guess, which would let in nobody who might not fit."""
+"""Enough finished requests for the scheduler to trust their lengths.
+
+Before that it assumes the worst case, and admits no request that might not fit.
+"""
 NO_CACHE = "--disable-radix-cache"
 
 
 @dataclass(frozen=True)
-class Ask:
-    """One client's wish. Sampled with a seed of its own, so that texts do not fall into repetition."""
+class ClientRequest:
+    """One client's request. It is sampled with its own seed, so that the text does not become repetitive."""
 
     prompt: str
     tokens: int
@@ -48,16 +52,16 @@ class Ask:
     ],
 )
 def test_retraction_over_http_on_the_default_model(flags: tuple[str, ...]) -> None:
-    """Eight that fit as they come and not as they grow; some share a beginning, one exceeds the window."""
+    """Eight prompts fit together, but not with their outputs. Some share a prefix; one exceeds the window."""
     resolve_model(None)
     prompts = [
         *(f"{passage(1, 200)}\n{random_words(n, 10)}" for n in range(3)),
         passage(20, 2600),
         *(passage(10 + n, 200) for n in range(4)),
     ]
-    asks = [Ask(prompt, 72, seed) for seed, prompt in enumerate(prompts)]
+    requests = [ClientRequest(prompt, 72, seed) for seed, prompt in enumerate(prompts)]
     with serving(*FLAGS, "--chunked-prefill-size", "128", "--max-total-tokens", "6080", *flags) as server:
-        texts_survive_retraction(server, asks)
+        texts_survive_retraction(server, requests)
 
 
 @pytest.mark.parametrize(
@@ -72,50 +76,53 @@ def test_retraction_over_http_on_the_default_model(flags: tuple[str, ...]) -> No
 def test_retraction_over_http_with_every_invariant_checked(
     tmp_path: Path, page_size: str, flags: tuple[str, ...]
 ) -> None:
-    """The same on a tiny model whose window is 160, checked after every step."""
+    """The same on a tiny model with a window of 160. The engine checks all invariants after every step."""
     stem = "the rain in the hat"
     prompts = [stem[: 3 * n] + random_words(n, 2) for n in range(CLIENTS)]
-    asks = [Ask(prompt, 100, seed) for seed, prompt in enumerate(prompts)]
+    requests = [ClientRequest(prompt, 100, seed) for seed, prompt in enumerate(prompts)]
     sizes = ("--page-size", page_size, "--chunked-prefill-size", "16", "--max-total-tokens", "2000")
     model = write_tiny_gguf(tmp_path / "tiny.gguf", shape=TinyShape(window=160))
     with serving(*FLAGS, *sizes, "--paranoid", *flags, model=model) as server:
-        texts_survive_retraction(server, asks)
+        texts_survive_retraction(server, requests)
 
 
-def texts_survive_retraction(server: Serving, asks: Sequence[Ask]) -> None:
-    """All at once and in order (a pause sees to that), half of them streamed, then one at a time, cold."""
-    assert len(asks) == CLIENTS
+def texts_survive_retraction(server: Serving, requests: Sequence[ClientRequest]) -> None:
+    """Requires the same texts from all requests at once and from each alone on an empty cache.
+
+    The engine is paused while the requests arrive, so that their order is fixed. Half of them are streamed.
+    """
+    assert len(requests) == CLIENTS
     with server.client() as http:
         with ThreadPoolExecutor(CLIENTS) as threads:
-            asking = [
+            warm_up = [
                 threads.submit(complete, http, "so", max_tokens=SHORT_TOKENS, ignore_eos=True)
                 for _ in range(SHORT)
             ]
-            assert all(asked.result() for asked in asking)
+            assert all(answer.result() for answer in warm_up)
             assert (samples(http)[RETRACTIONS], samples(http)[LENGTHS]) == (0, SHORT)
             http.post("/flush_cache")
             http.post("/pause_generation")
-            asked: list[Future[str]] = []
-            for ask in asks:
-                asked.append(threads.submit(text, http, ask, stream=ask.seed % 2 == 0))
-                until(lambda: samples(http)[WAITING] == len(asked))
+            futures: list[Future[str]] = []
+            for request in requests:
+                futures.append(threads.submit(text, http, request, stream=request.seed % 2 == 0))
+                until(lambda: samples(http)[WAITING] == len(futures))
             http.post("/continue_generation")
-            together = [answer.result() for answer in asked]
+            together = [answer.result() for answer in futures]
         assert samples(http)[RETRACTIONS] > 0
         assert samples(http)[LENGTHS] == SHORT + CLIENTS
-        for ask, words in zip(asks, together, strict=True):
+        for request, words in zip(requests, together, strict=True):
             http.post("/flush_cache")
-            assert text(http, ask, stream=False) == words, ask
+            assert text(http, request, stream=False) == words, request
 
 
-def text(http: httpx.Client, ask: Ask, *, stream: bool) -> str:
+def text(http: httpx.Client, request: ClientRequest, *, stream: bool) -> str:
     if stream:
         options = {"stream_options": {"include_usage": True}}
-        body = {"prompt": ask.prompt, **ask.fields(), **options}
+        body = {"prompt": request.prompt, **request.fields(), **options}
         chunks = events(http, "/v1/completions", body)
-        assert chunks[-1]["usage"]["completion_tokens"] == ask.tokens
+        assert chunks[-1]["usage"]["completion_tokens"] == request.tokens
         return streamed_text(chunks)
-    answer = complete(http, ask.prompt, **ask.fields())
-    assert answer["usage"]["completion_tokens"] == ask.tokens
+    answer = complete(http, request.prompt, **request.fields())
+    assert answer["usage"]["completion_tokens"] == request.tokens
     words: str = answer["choices"][0]["text"]
     return words

@@ -1,4 +1,4 @@
-"""Report B special-cased the index type of one device. Here is one type, converted at the boundary."""
+"""Report B: one device's index type was a special case. This cache converts to int32 at its interface."""
 
 from collections.abc import Callable
 from typing import Any
@@ -37,7 +37,7 @@ KINDS: dict[str, Callable[[Any], Any]] = {
 @pytest.mark.parametrize("window", WINDOWS)
 @pytest.mark.parametrize("page_size", PAGE_SIZES)
 def test_index_dtypes(page_size: int, window: int, kind: str) -> None:
-    """Tokens of any kind find what int32 tokens published, and publish what those find."""
+    """Arrays of any kind hit tokens that int32 arrays published, and the reverse."""
     world = World(components("FW", window), (80, 80), page_size)
     tokens = list(range(1, 33))
     world.serve(tokens)
@@ -57,7 +57,7 @@ def test_index_dtypes(page_size: int, window: int, kind: str) -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_pool_takes_pages_of_any_integer_kind(kind: str) -> None:
+def test_a_pool_accepts_page_numbers_of_any_integer_type(kind: str) -> None:
     journal = Journal()
     pool = PagePool("full", 9, journal)
     with journal.transaction():

@@ -1,4 +1,4 @@
-"""Report B on the default model, and random schedules of it: all logits are cold, to the bit."""
+"""Report B and random schedules on the default model: all logits equal a cold run, to the bit."""
 
 import random
 from collections.abc import Sequence
@@ -36,13 +36,13 @@ pytestmark = pytest.mark.model
 
 FULL, WINDOW = 0, 1
 PREFIX, PREFIX_PAGES = 320, 20
-TURNS_MAX = 400
+ITERATIONS_MAX = 400
 EARLY_VOCABULARY = 50_000
 
 
 @pytest.fixture(scope="module")
 def ops() -> Ops:
-    """One thread: the tests may be sharing the machine with others of their kind."""
+    """One thread, because several test processes may share the machine."""
     return choose_ops(1)
 
 
@@ -53,7 +53,7 @@ def model() -> Model:
 
 @pytest.fixture(scope="module")
 def text() -> Tokens:
-    """Enough English for prompts that share nothing."""
+    """Enough English for prompts without a common prefix."""
     return load_tokenizer(None).encode(passage(7, 16_000), bos=False)
 
 
@@ -62,15 +62,15 @@ def text() -> Tokens:
 
 @dataclass
 class Stage:
-    """An engine and all it was asked. Every turn is followed by a check of all invariants."""
+    """Owns an engine and records its requests and events. Checks all invariants after every iteration."""
 
     engine: Engine
     runner: RecordingRunner
     requests: list[Request] = field(default_factory=list)
     played: Played = field(default_factory=Played)
 
-    def ask(self, prompt: Tokens, outputs: int) -> Request:
-        """A new request, after whose submission one turn was taken."""
+    def submit(self, prompt: Tokens, outputs: int) -> Request:
+        """Submits a new request and runs one iteration."""
         request = Request(RequestId(len(self.requests) + 1), prompt, outputs)
         self.requests.append(request)
         self.iterate(Submit(request))
@@ -84,64 +84,66 @@ class Stage:
             self.played.record(event)
 
     def serve(self, prompt: Tokens, outputs: int = 1) -> Request:
-        """A request that has ended; others may still run."""
-        request = self.ask(prompt, outputs)
+        """Submits a request and iterates until it has ended. Earlier requests may still run."""
+        request = self.submit(prompt, outputs)
         self.finish(request)
         return request
 
     def finish(self, request: Request) -> None:
-        for _ in range(TURNS_MAX):
+        for _ in range(ITERATIONS_MAX):
             if request.id in self.played.ended:
                 return
             self.iterate()
-        raise AssertionError(f"{request.id} not ended after {TURNS_MAX} turns")
+        raise AssertionError(f"{request.id} not ended after {ITERATIONS_MAX} iterations")
 
     def cached(self, prompt: Tokens) -> int:
-        """Tokens that a request for this and one more would find."""
+        """Cached tokens that a request for `prompt` and one more token would find."""
         cache = self.engine.cache
         longer = np.append(prompt, np.int32(5))
         return cache.offer(cache.namespace(RequestId(999), ""), longer).begin.start
 
     def row(self, request: Request, component: int) -> list[int]:
         running = self.engine.scheduler._requests.running.find(request.id)
-        assert running is not None, "it still runs"
+        assert running is not None, f"{request.id} does not run"
         return [int(page) for page in self.engine.cache.page_tables[component][running.holding.row]]
 
 
 def test_locked_full_survives_recovery_on_the_default_model(ops: Ops, model: Model, text: Tokens) -> None:
-    """B reads the full pages of a prefix whose window was taken; C rebuilds the window and is filed."""
+    """B reads the full pages of a prefix. Its window is evicted; C recomputes the window and publishes it."""
     config = EngineConfig(
         chunked_prefill_size=128, max_total_tokens=4096, swa_full_tokens_ratio=0.31, max_running_requests=8
     )
     stage = Stage(*build(model, ops, config))
-    prefix, *others = np.split(text[:3200], [PREFIX, 880, 1440, 2000, 2560])
+    prefix, *texts = np.split(text[:3200], [PREFIX, 880, 1440, 2000, 2560])
     prefix = np.append(np.int32(2), prefix[:-1])
     stage.serve(prefix)
     assert stage.cached(prefix) == PREFIX
 
-    reader = stage.ask(np.append(prefix, others[0]), OUTPUTS_MAX)
+    reader = stage.submit(np.append(prefix, texts[0]), OUTPUTS_MAX)
     while reader.id not in stage.played.outputs:
         stage.iterate()
     locked = stage.row(reader, FULL)[:PREFIX_PAGES]
     assert 0 not in locked
-    for pressure in others[1:4]:
+    for pressure in texts[1:4]:
         if stage.cached(prefix) > 0:
             stage.serve(pressure)
-    assert stage.cached(prefix) == 0, "no window of the prefix is left"
+    assert stage.cached(prefix) == 0, "the window of the prefix must be evicted"
 
     before = stage.engine.cache.stats().components
-    recoverer = stage.serve(np.append(prefix, others[0][:40][::-1]), 2)
+    recoverer = stage.serve(np.append(prefix, texts[0][:40][::-1]), 2)
     after = stage.engine.cache.stats().components
     assert stage.played.ended[recoverer.id].usage.cached_tokens == 0
     holes = after[WINDOW].holes_filled - before[WINDOW].holes_filled
     survivors = after[WINDOW].duplicates_returned - before[WINDOW].duplicates_returned
     assert holes + survivors == PREFIX_PAGES and holes > survivors
-    assert after[FULL].duplicates_returned == before[FULL].duplicates_returned, "C read the full pages too"
+    assert after[FULL].duplicates_returned == before[FULL].duplicates_returned, (
+        "C reads the cached full pages too"
+    )
     assert stage.row(reader, FULL)[:PREFIX_PAGES] == locked
     assert stage.cached(prefix) == PREFIX
 
-    heir = stage.serve(np.append(prefix, others[4][:60]), 4)
-    assert stage.played.ended[heir.id].usage.cached_tokens == PREFIX
+    successor = stage.serve(np.append(prefix, texts[4][:60]), 4)
+    assert stage.played.ended[successor.id].usage.cached_tokens == PREFIX
     stage.finish(reader)
     assert stage.played.ended[reader.id].usage.cached_tokens == PREFIX
     assert_equal_to_cold(ops, model, stage.requests, stage.played, stage.runner)
@@ -161,7 +163,7 @@ def test_locked_full_survives_recovery_on_the_default_model(ops: Ops, model: Mod
 def test_random_schedules_of_the_default_model_are_cold_to_the_bit(
     ops: Ops, model: Model, page_size: int, longest: int, window_share: float
 ) -> None:
-    """Pools with room for one and a half of the longest, so that what was admitted outgrows them."""
+    """The pools hold one and a half of the longest requests, so that admitted requests outgrow them."""
     rng = random.Random(page_size + longest)
     config = EngineConfig(
         page_size=page_size,

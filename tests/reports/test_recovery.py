@@ -1,4 +1,4 @@
-"""Report B: tombstones are recovered by filling holes; resident pages, locked or not, are never replaced."""
+"""Report B: recovery of tombstones fills holes. A resident page, locked or not, is never replaced."""
 
 import numpy as np
 import pytest
@@ -17,13 +17,13 @@ matrix = pytest.mark.parametrize(
 
 
 def hybrid(page_size: int, window: int) -> World:
-    """Room for four requests of all tokens and more."""
+    """A world with one full and one window component, and pages for more than four requests of all tokens."""
     pages = 5 * (len(TOKENS) // page_size + 2)
     return World(components("FW", window), (pages, pages), page_size, context=64)
 
 
 def tombstone(world: World) -> None:
-    """Takes every window page that nobody reads; full pages stay."""
+    """Evicts every window page without references. Full pages stay cached."""
     evict(world.cache, WINDOW, inside(world.cache).pools[WINDOW].idle)
     world.audit()
 
@@ -39,7 +39,7 @@ def row(world: World, job: Job, component: int) -> list[int]:
 
 @matrix
 def test_recovery_of_a_whole_node(page_size: int, window: int) -> None:
-    """Nothing of the span has slid: every hole is filled, no full page changes, duplicates go back once."""
+    """The recomputed window is complete: every hole is filled, full pages stay, duplicates are freed once."""
     world = hybrid(page_size, window)
     world.serve(TOKENS)
     tombstone(world)
@@ -62,7 +62,10 @@ def test_recovery_of_a_whole_node(page_size: int, window: int) -> None:
 
 @matrix
 def test_recovery_of_part_of_a_node(page_size: int, window: int) -> None:
-    """The drop line lies inside: the suffix's holes are filled, the head stays a tombstone, no split."""
+    """The drop line (where the kept window begins) lies inside the node.
+
+    Holes after the line are filled; before it the node stays a tombstone. The node is not split.
+    """
     world = hybrid(page_size, window)
     world.serve(TOKENS)
     tombstone(world)
@@ -72,7 +75,7 @@ def test_recovery_of_part_of_a_node(page_size: int, window: int) -> None:
     world.cache.slide(fresh.holding)
     world.compute(fresh, len(TOKENS))
     kept = row(world, fresh, WINDOW)[: len(full)]
-    assert kept[0] == 0 and kept[-1] != 0, "the drop line lies inside"
+    assert kept[0] == 0 and kept[-1] != 0, "the drop line must lie inside the node"
     world.cache.publish(fresh.holding, TOKENS)
     world.audit()
     node = only_node(world)
@@ -83,7 +86,11 @@ def test_recovery_of_part_of_a_node(page_size: int, window: int) -> None:
 
 
 def locked(page_size: int, window: int) -> tuple[World, Job, Job]:
-    """B reads the tombstoned prefix and runs beyond it; C has computed the same tokens itself."""
+    """The report's requests B and C.
+
+    B (the reader) references the full pages of the tombstoned prefix and runs beyond it. C (`fresh`) has
+    computed the same tokens again and has not yet published them.
+    """
     world = hybrid(page_size, window)
     world.serve(TOKENS)
     reader = world.admit(np.append(TOKENS, np.arange(10, dtype=np.int32)))
@@ -94,8 +101,8 @@ def locked(page_size: int, window: int) -> tuple[World, Job, Job]:
     return world, reader, fresh
 
 
-def survives(world: World, reader: Job, fresh: Job) -> None:
-    """After C has published and gone, and its pages are used again, B still reads its own."""
+def require_intact_reader(world: World, reader: Job, fresh: Job) -> None:
+    """Requires that B still reads its own contents after C has ended and C's pages have been reused."""
     world.audit()
     world.drop(fresh)
     other = world.admit(TOKENS[::-1])
@@ -114,7 +121,7 @@ def test_locked_full_survives_recovery(page_size: int, window: int) -> None:
     assert row(world, reader, FULL) == before
     whole = fresh.holding.published
     assert row(world, fresh, FULL)[:whole] == before[:whole]
-    survives(world, reader, fresh)
+    require_intact_reader(world, reader, fresh)
 
 
 @matrix
@@ -126,11 +133,11 @@ def test_locked_full_survives_recovery_that_fails_at_any_primitive(page_size: in
         faults += 1
     assert faults > 5 and fresh.holding.published == len(TOKENS) // page_size
     assert row(world, reader, FULL) == before
-    survives(world, reader, fresh)
+    require_intact_reader(world, reader, fresh)
 
 
 def publish_fails(world: World, job: Job, fuse: int) -> bool:
-    """Whether the fault after `fuse` primitives is met; then nothing has changed."""
+    """Whether a publication meets the fault placed after `fuse` primitives; then it must change nothing."""
     before = world.snapshot()
     world.set_fuse(fuse)
     try:
@@ -146,7 +153,10 @@ def publish_fails(world: World, job: Job, fuse: int) -> bool:
 
 @matrix
 def test_pairing_is_injective(page_size: int, window: int) -> None:
-    """Every full page pairs with at most one window page, and the reverse: by a map rebuilt from scratch."""
+    """Each full page pairs with at most one window page, and the reverse.
+
+    The pairs are read from all nodes and rows, independently of the cache's own accounting.
+    """
     machine = walk(page_size, window, "FW", seed=7, steps=60)
     pairs: set[tuple[int, int]] = set()
     for _, _, node in machine.world.nodes():
@@ -156,14 +166,16 @@ def test_pairing_is_injective(page_size: int, window: int) -> None:
         pairs.update(zip(tables[FULL].tolist(), tables[WINDOW].tolist(), strict=True))
     whole = [pair for pair in pairs if pair[FULL] and pair[WINDOW]]
     assert whole
-    assert len({full for full, _ in whole}) == len(whole) == len({slid for _, slid in whole}), whole
-    assert all(full for full, slid in pairs if slid), "a window page without a full one"
+    assert len({full for full, _ in whole}) == len(whole) == len({window_page for _, window_page in whole}), (
+        whole
+    )
+    assert all(full for full, window_page in pairs if window_page), "a window page without a full page"
     machine.teardown()
 
 
 @matrix
 def test_publish_never_accepts_what_match_rejects(page_size: int, window: int) -> None:
-    """Whatever the holes: right after a publication its last whole page is a hit, its row the tree's."""
+    """With random holes in the tree, a prompt just published is a hit up to its last whole page."""
     random = np.random.default_rng([page_size, window])
     world = hybrid(page_size, window)
     for _ in range(12):
@@ -172,12 +184,13 @@ def test_publish_never_accepts_what_match_rejects(page_size: int, window: int) -
         while job.holding.computed < len(tokens):
             world.compute(job, min(len(tokens), job.holding.computed + int(random.integers(1, 9))))
             world.settle(job)
-            accepted(world, job)
+            require_hit(world, job)
         world.drop(job)
         evict(world.cache, WINDOW, int(random.integers(inside(world.cache).pools[WINDOW].idle + 1)))
 
 
-def accepted(world: World, job: Job) -> None:
+def require_hit(world: World, job: Job) -> None:
+    """Requires a hit on the published tokens, and a row that names the pages of the tree."""
     done = job.tokens[: job.holding.computed].tolist()
     namespace, offer = world.offer([*done, 7])
     whole = len(done) - len(done) % world.page_size

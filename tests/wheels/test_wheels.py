@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 from tests.docs.pages import ROOT
-from tests.e2e.test_readme import NOT_A_STRANGERS
+from tests.e2e.test_readme import DEVELOPER_VARIABLES
 from tests.over_http import complete
 from tests.serving import started
 from tests.tiny import write_tiny_gguf
@@ -52,7 +52,7 @@ def run(words: list[str], folder: Path) -> str:
 
 
 def stranger(folder: Path) -> Mapping[str, str]:
-    kept = {name: value for name, value in os.environ.items() if name not in NOT_A_STRANGERS}
+    kept = {name: value for name, value in os.environ.items() if name not in DEVELOPER_VARIABLES}
     return {**kept, "TRANSOM_CACHE": str(folder / "cache")}
 
 

@@ -111,16 +111,24 @@ def _add_fault_flags(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--faults",
         action="store_true",
-        help="run short lives of a scheduler with random faults: aborts, crashes, pauses, weight updates, "
-        "floods of impossible requests, small pools. A judge checks every iteration; a failure is shrunk "
-        "and printed",
+        help="run short lifetimes of a scheduler with random faults: aborts, crashes, pauses, "
+        "weight updates, floods of impossible requests, small pools. A judge checks every iteration; a "
+        "failure is shrunk and printed",
     )
-    group.add_argument("--seeds", type=int, metavar="N", help="number of lives, from --seed on; default 1000")
     group.add_argument(
-        "--steps", type=int, default=60, metavar="N", help="fault iterations per life; default %(default)s"
+        "--seeds", type=int, metavar="N", help="lifetimes to run, from --seed on; default 1000"
     )
-    group.add_argument("--turns", type=int, metavar="N", help="run lives until they have N iterations in all")
-    group.add_argument("--only", metavar="EVENTS", help="replay only these events of one life, such as 0-3,7")
+    group.add_argument(
+        "--steps",
+        type=int,
+        default=60,
+        metavar="N",
+        help="fault iterations per lifetime; default %(default)s",
+    )
+    group.add_argument("--turns", type=int, metavar="N", help="run lifetimes until N iterations in all")
+    group.add_argument(
+        "--only", metavar="EVENTS", help="replay only these events of one lifetime, such as 0-3,7"
+    )
 
 
 def _run(options: argparse.Namespace) -> None:

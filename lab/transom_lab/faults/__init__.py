@@ -1,1 +1,1 @@
-"""`transom simulate --faults`: random lives of a scheduler, with aborts, failures and floods."""
+"""`transom simulate --faults`: random lifetimes of a scheduler, with aborts, failures and floods."""

@@ -1,11 +1,11 @@
-"""Runs many short lives of a scheduler, each drawn from a seed, until one breaks; shrinks that one."""
+"""Runs many short lifetimes of a scheduler, each drawn from a seed, until one breaks; shrinks that one."""
 
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from transom.values import FinishReason
-from transom_lab.faults.life import STEPS, Life, draw_life
+from transom_lab.faults.lifetime import STEPS, Lifetime, draw_lifetime
 from transom_lab.faults.world import FaultWorld
 from transom_lab.fuzz.shrink import smallest_part
 from transom_lab.worlds.events import SchedulerEvent
@@ -13,19 +13,19 @@ from transom_lab.worlds.events import SchedulerEvent
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """A life that broke, the few of its events that still break it, and the error."""
+    """A lifetime that broke, the few of its events that still break it, and the error."""
 
     seed: int
     events: tuple[int, ...]
-    """Indices of the events in the life."""
+    """Indices of the events in the lifetime."""
     error: str
 
 
 @dataclass(slots=True)
 class Tally:
-    """Totals over lives. Mutable: they only grow."""
+    """Totals over lifetimes. Mutable: they only grow."""
 
-    lives: int = 0
+    lifetimes: int = 0
     iterations: int = 0
     steps: int = 0
     failed_steps: int = 0
@@ -43,7 +43,7 @@ class Tally:
 
     def add(self, world: FaultWorld, events: Sequence[SchedulerEvent]) -> None:
         stats = world.scheduler.stats()
-        self.lives += 1
+        self.lifetimes += 1
         self.iterations += world.iterations
         self.steps += stats.steps
         self.failed_steps += stats.failed_steps
@@ -68,18 +68,18 @@ def run_faults(
     tally: Tally | None = None,
     report: Callable[[Tally], None] = lambda tally: None,
 ) -> Finding | None:
-    """Runs the lives of `seeds` seeds from `seed` on. Returns the first that breaks, shrunk.
+    """Runs the lifetimes of `seeds` seeds from `seed` on. Returns the first that breaks, shrunk.
 
-    `steps` bounds the iterations with events in one life; `iterations` bounds the iterations of all lives
-    together. `report` is called after each life.
+    `steps` bounds the iterations with events in one lifetime; `iterations` bounds the iterations of all
+    lifetimes together. `report` is called after each lifetime.
     """
     tally = Tally() if tally is None else tally
     for each in range(seed, seed + seeds):
-        life = draw_life(each, steps)
-        world, error = live(life, range(len(life.events)))
+        lifetime = draw_lifetime(each, steps)
+        world, error = live(lifetime, range(len(lifetime.events)))
         if error is not None:
-            return _shrunk(each, life)
-        tally.add(world, life.events)
+            return _shrunk(each, lifetime)
+        tally.add(world, lifetime.events)
         report(tally)
         if iterations is not None and tally.iterations >= iterations:
             break
@@ -87,42 +87,42 @@ def run_faults(
 
 
 def run_part(seed: int, steps: int, events: Sequence[int]) -> Finding | None:
-    """Replays one life with only the given events, by index."""
-    life = draw_life(seed, steps)
-    chosen = [number for number in events if number < len(life.events)]
-    _, error = live(life, chosen)
+    """Replays one lifetime with only the given events, by index."""
+    lifetime = draw_lifetime(seed, steps)
+    chosen = [number for number in events if number < len(lifetime.events)]
+    _, error = live(lifetime, chosen)
     return None if error is None else Finding(seed, tuple(chosen[: error.after]), error.text)
 
 
 @dataclass(frozen=True, slots=True)
 class Broke:
-    """The error of a life, and after how many events it was raised."""
+    """The error of a lifetime, and after how many events it was raised."""
 
     after: int
     text: str
 
 
-def live(life: Life, events: Sequence[int]) -> tuple[FaultWorld, Broke | None]:
-    """Plays the given events of a life, then lets its requests end. Stops where it breaks."""
-    world, after = FaultWorld(life.frame), 0
+def live(lifetime: Lifetime, events: Sequence[int]) -> tuple[FaultWorld, Broke | None]:
+    """Plays the given events of a lifetime, then lets its requests end. Stops where it breaks."""
+    world, after = FaultWorld(lifetime.frame), 0
     try:
         for number in events:
             after += 1
-            world.apply(life.events[number])
+            world.apply(lifetime.events[number])
         world.finish()
     except Exception as error:  # any exception is the finding that the campaign looks for
         return world, Broke(after, _line(error))
     return world, None
 
 
-def _shrunk(seed: int, life: Life) -> Finding:
+def _shrunk(seed: int, lifetime: Lifetime) -> Finding:
     def breaking(events: Sequence[int]) -> int | None:
-        _, error = live(life, events)
+        _, error = live(lifetime, events)
         return None if error is None else error.after
 
-    events = smallest_part(range(len(life.events)), breaking)
-    _, error = live(life, events)
-    assert error is not None, "the life broke before and does not break now"
+    events = smallest_part(range(len(lifetime.events)), breaking)
+    _, error = live(lifetime, events)
+    assert error is not None, "the lifetime broke before and does not break now"
     return Finding(seed, tuple(events), error.text)
 
 

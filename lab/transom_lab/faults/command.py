@@ -5,14 +5,14 @@ from collections.abc import Sequence
 
 from transom.errors import ConfigError, TransomError
 from transom_lab.faults.campaign import Finding, Tally, run_faults, run_part
-from transom_lab.faults.life import STEPS, draw_life
+from transom_lab.faults.lifetime import STEPS, draw_lifetime
 
 SECONDS_BETWEEN_LINES = 5
 SEEDS = 1_000
 
 
 class SchedulerBroke(TransomError):
-    """A life, drawn or replayed, in which the scheduler was wrong."""
+    """A lifetime, drawn or replayed, in which the scheduler was wrong."""
 
 
 def faults(
@@ -23,10 +23,10 @@ def faults(
     turns: int | None = None,
     only: str | None = None,
 ) -> None:
-    """Runs lives and prints progress. With `only`, replays these events of one life.
+    """Runs lifetimes and prints progress. With `only`, replays these events of one lifetime.
 
-    Raises SchedulerBroke at the first life that breaks. Without `seeds`, runs a thousand lives, or as many as
-    it takes to reach `turns` iterations.
+    Raises SchedulerBroke at the first lifetime that breaks. Without `seeds`, runs a thousand lifetimes, or as
+    many as it takes to reach `turns` iterations.
     """
     for flag, value in (("--seeds", seeds), ("--steps", steps), ("--turns", turns)):
         if value is not None and value < 1:
@@ -75,16 +75,16 @@ def _replay(seed: int, steps: int, events: list[int]) -> None:
 
 
 def _report(finding: Finding, steps: int) -> None:
-    life = draw_life(finding.seed, steps)
+    lifetime = draw_lifetime(finding.seed, steps)
     steps_flag = f" --steps {steps}" if steps != STEPS else ""
     command = f"transom simulate --faults --seed {finding.seed}{steps_flag}"
-    print(f"# seed {finding.seed}: {finding.error}\n# {life.frame}")
+    print(f"# seed {finding.seed}: {finding.error}\n# {lifetime.frame}")
     for number in finding.events:
-        print(f"#{number:>4}  {life.events[number]}")
+        print(f"#{number:>4}  {lifetime.events[number]}")
     print(f"{command} --only {written(finding.events)}", flush=True)
     raise SchedulerBroke(
         f"seed {finding.seed} broke; the command above replays {len(finding.events)} of its "
-        f"{len(life.events)} events, and `{command} --seeds 1` replays all of them"
+        f"{len(lifetime.events)} events, and `{command} --seeds 1` replays all of them"
     )
 
 
@@ -102,7 +102,7 @@ class _Progress:
     def line(self, tally: Tally) -> str:
         seconds = max(time.monotonic() - self._start, 1e-9)
         return (
-            f"{tally.lives:>9,} lives  {tally.iterations:>11,} iterations"
+            f"{tally.lifetimes:>9,} lifetimes  {tally.iterations:>11,} iterations"
             f"  {tally.iterations / seconds:>6,.0f}/s"
             f"  failed steps {tally.failed_steps:,}  retractions {tally.retractions:,}  forks {tally.forks:,}"
             f"  tokens computed {tally.computed_tokens:,} cached {tally.cached_tokens:,}"

@@ -1,6 +1,6 @@
-"""Draws the events of one life.
+"""Draws the events of one lifetime.
 
-Each life has only a few kinds of trouble, so that over many lives every kind occurs alone, in
+Each lifetime has only a few kinds of trouble, so that over many lifetimes every kind occurs alone, in
 pairs, and with many others.
 """
 
@@ -16,14 +16,14 @@ from transom_lab.worlds.events import Failure, SchedulerEvent
 from transom_lab.worlds.scheduler_world import MISSING, UNFIT
 
 KINDS = 0.25
-"""Probability that a life has a given kind of trouble."""
+"""Probability that a lifetime has a given kind of trouble."""
 
 BURST = 6
 """The first outputs arrive in a burst, so that most of them run side by side; later ones arrive singly."""
 
 
 class EventDrawer:
-    """Owns a random source and the texts drawn so far. Mutable; used for one life."""
+    """Owns a random source and the texts drawn so far. Mutable; used for one lifetime."""
 
     def __init__(self, random: Random, frame: Frame) -> None:
         self._random = random

@@ -2,7 +2,7 @@
 
 The bound. Let `share(r) = patience + 2 + tokens of r at most + rows x context`. A request ends within
 
-    sum of share(q) over the request itself and every q that ranks before it and is unfinished in its life
+    sum of share(q) over the request itself and every q that ranks before it and is unfinished in its lifetime
 
 iterations after it was sent, not counting pauses. The reason: while the request that ranks first waits, its
 patience ends after `patience + 1` iterations. From then on no request is admitted, and the oldest running

@@ -1,4 +1,4 @@
-"""Runs many short lives of a cache, each with a layout of its own, until one breaks."""
+"""Runs many short episodes of a cache, each with a layout of its own, until one breaks."""
 
 from collections import Counter
 from dataclasses import dataclass
@@ -14,7 +14,7 @@ CHECK_EVERY = 50
 
 @dataclass(frozen=True, slots=True)
 class Drawn:
-    """The source of a campaign. A setting that is left out is drawn for each life."""
+    """The source of a campaign. A setting that is left out is drawn for each episode."""
 
     seed: int
     page_size: int | None = None

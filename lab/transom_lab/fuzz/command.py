@@ -59,7 +59,7 @@ def _require_sane(drawn: Drawn, operations: int) -> None:
 
 
 def _report(drawn: Drawn, number: int, broken: Broken) -> None:
-    print(f"# seed {drawn.seed}, life {number}: {broken.error}", flush=True)
+    print(f"# seed {drawn.seed}, episode {number}: {broken.error}", flush=True)
     print(f"# after {len(broken.script[1])} operations; shrinking", flush=True)
     small = shrink(broken)
     print(f"# {small.error}")

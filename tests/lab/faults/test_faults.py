@@ -1,4 +1,4 @@
-"""Fault campaigns: many lives without a fault, determinism, and findings that replay in one command."""
+"""Fault campaigns: many lifetimes without a fault, determinism, and findings that replay in one command."""
 
 import re
 
@@ -10,7 +10,7 @@ from transom.errors import ConfigError
 from transom.values import FinishReason
 from transom_lab.faults.campaign import Tally, live, run_faults, run_part
 from transom_lab.faults.command import SchedulerBroke, faults, numbers, written
-from transom_lab.faults.life import draw_life
+from transom_lab.faults.lifetime import draw_lifetime
 
 SHORT = 40
 EVERY_EVENT = {
@@ -19,7 +19,7 @@ EVERY_EVENT = {
 }  # fmt: skip
 
 
-def test_hundreds_of_lives_have_no_fault() -> None:
+def test_hundreds_of_lifetimes_have_no_fault() -> None:
     """The slow lane runs ten thousand, half as long again."""
     tally = Tally()
     assert run_faults(0, 400, SHORT, tally=tally) is None
@@ -29,14 +29,14 @@ def test_hundreds_of_lives_have_no_fault() -> None:
 
 
 @pytest.mark.slow
-def test_ten_thousand_lives_have_no_fault() -> None:
+def test_ten_thousand_lifetimes_have_no_fault() -> None:
     assert run_faults(1_000_000, 10_000) is None
 
 
-def test_the_same_seed_gives_the_same_life() -> None:
-    life = draw_life(11)
-    assert life == draw_life(11) and life != draw_life(12)
-    worlds = [live(life, range(len(life.events)))[0] for _ in range(2)]
+def test_the_same_seed_gives_the_same_lifetime() -> None:
+    lifetime = draw_lifetime(11)
+    assert lifetime == draw_lifetime(11) and lifetime != draw_lifetime(12)
+    worlds = [live(lifetime, range(len(lifetime.events)))[0] for _ in range(2)]
     assert worlds[0].scheduler.stats() == worlds[1].scheduler.stats()
     assert worlds[0].cache.events(0) == worlds[1].cache.events(0)
 
@@ -59,10 +59,10 @@ def test_a_finding_is_printed_as_the_command_that_replays_it(capsys: pytest.Capt
     assert "no fault found" in capsys.readouterr().out
 
 
-def test_any_part_of_a_life_is_a_life() -> None:
-    life = draw_life(3)
+def test_any_part_of_a_lifetime_is_a_lifetime() -> None:
+    lifetime = draw_lifetime(3)
     for step in (2, 3):
-        assert run_part(3, 60, range(0, len(life.events), step)) is None
+        assert run_part(3, 60, range(0, len(lifetime.events), step)) is None
 
 
 @pytest.mark.parametrize("text", ["0-3,7", "5", "0,2,4-9"])

@@ -1,4 +1,4 @@
-"""The fault campaign finds errors: with a wrong edit in sched/ some life breaks soon."""
+"""The fault campaign finds errors: with a wrong edit in sched/ some lifetime breaks soon."""
 
 import re
 
@@ -7,23 +7,23 @@ from lab.mutation.curated import SCHED, Curated
 from lab.mutation.edits import made
 
 from transom_lab.faults.campaign import live
-from transom_lab.faults.life import draw_life
+from transom_lab.faults.lifetime import draw_lifetime
 
 SEEDS = 400
 
 
 def breaks(seed: int) -> str:
-    """The error of a life; empty if it has no fault."""
-    life = draw_life(seed)
-    _, broke = live(life, range(len(life.events)))
+    """The error of a lifetime; empty if it has no fault."""
+    lifetime = draw_lifetime(seed)
+    _, broke = live(lifetime, range(len(lifetime.events)))
     return "" if broke is None else broke.text
 
 
 @pytest.mark.parametrize("curated", SCHED, ids=lambda curated: curated.name)
-def test_a_wrong_edit_breaks_a_life(curated: Curated) -> None:
-    """If lives are drawn differently, this is slow until the seeds of the edits are updated."""
+def test_a_wrong_edit_breaks_a_lifetime(curated: Curated) -> None:
+    """If lifetimes are drawn differently, this is slow until the seeds of the edits are updated."""
     with made(curated.edit()):
         seed = next((seed for seed in (curated.seed, *range(SEEDS)) if breaks(seed)), None)
         assert seed is not None, curated
         assert not re.match("(Attribute|Name|Type)Error", breaks(seed)), "the edit no longer fits the code"
-    assert not breaks(seed), "the life breaks without the edit too"
+    assert not breaks(seed), "the lifetime breaks without the edit too"

@@ -47,22 +47,22 @@ REPAIRED = ("FW", "FWV", "WLF", "FC", "CFW")
 """Mixes with repairs: windows or chunks that are recomputed from full pages."""
 
 
-@pytest.mark.parametrize("lives", [10, pytest.param(40, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("episodes", [10, pytest.param(40, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("mix", MIXES)
-def test_thousands_of_operations_of_every_mix_find_no_fault(mix: str, lives: int) -> None:
-    """A thousand operations in each life. Everything except the mix is drawn."""
+def test_thousands_of_operations_of_every_mix_find_no_fault(mix: str, episodes: int) -> None:
+    """A thousand operations in each episode. Everything except the mix is drawn."""
     tally = Tally(Counter())
-    for number in range(lives):
+    for number in range(episodes):
         assert run_episode(Drawn(seed=1, mix=mix), number, 1_000, tally) is None
-    assert tally.total >= 1_000 * lives
+    assert tally.total >= 1_000 * episodes
     assert set(tally.operations) >= {word.__name__ for word in ALWAYS_POSSIBLE}, tally
     assert min(tally.hits, tally.evicted, tally.refused) > 5, "an idle run proves nothing"
     if mix in ("F", "FW", "FWV", "WLF"):
-        assert min(tally.hits, tally.duplicates_returned) > 10 * lives and tally.operations["RunCopies"], (
+        assert min(tally.hits, tally.duplicates_returned) > 10 * episodes and tally.operations["RunCopies"], (
             tally
         )
     if mix in ("W", "FW", "FWV", "WLF"):
-        assert tally.holes_filled > 5 * lives, tally
+        assert tally.holes_filled > 5 * episodes, tally
     if mix in REPAIRED:
         assert tally.repairs, tally
     assert tally.skipped < tally.total / 5, "most operations can be done"
@@ -214,11 +214,10 @@ def test_a_fork_that_writes_to_its_parents_page_is_found(monkeypatch: pytest.Mon
 
 
 def first_error(mix: str, page_size: int = 1) -> str:
-    """The first error of a few lives; empty if all are sound."""
-    lives = (
-        run_episode(Drawn(1, page_size, 4, mix), number, 1_000, Tally(Counter())) for number in range(20)
-    )
-    return next((broken.error for broken in lives if broken is not None), "")
+    """The first error of a few episodes; empty if all are sound."""
+    drawn = Drawn(1, page_size, 4, mix)
+    episodes = (run_episode(drawn, number, 1_000, Tally(Counter())) for number in range(20))
+    return next((broken.error for broken in episodes if broken is not None), "")
 
 
 # ---------------------------------------------------------------- output

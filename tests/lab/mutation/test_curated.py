@@ -1,6 +1,7 @@
 """Curated edits still apply, and tests notice every one.
 
-The fast lane asks simulated lives and the two reports' own tests; the slow lane runs all fast tests for each.
+The fast lane runs simulated lifetimes and the two reports' own tests; the slow lane runs all fast tests for
+each.
 """
 
 import ast
@@ -18,10 +19,10 @@ from tests.reports.test_recovery import test_locked_full_survives_recovery as lo
 
 from transom.kv.cache import PrefixCaching
 from transom_lab.faults.campaign import live
-from transom_lab.faults.life import draw_life
+from transom_lab.faults.lifetime import draw_lifetime
 from transom_lab.fuzz.campaign import Drawn, Tally, run_episode
 
-LIVES = 60
+EPISODES = 60
 UNSEEN_BY_FUZZING = {"the most recently used goes first"}
 """An order of eviction is never wrong, only bad: tests/kv has tests of each policy."""
 
@@ -40,8 +41,8 @@ def test_each_curated_edit_has_a_name_of_its_own() -> None:
 
 
 @pytest.mark.parametrize("curated", [c for c in KV if c.name not in UNSEEN_BY_FUZZING], ids=lambda c: c.name)
-def test_a_wrong_edit_of_the_memory_core_breaks_a_simulated_life(curated: Curated) -> None:
-    """A life of the fault world if the edit names one, otherwise one of the fuzzer's."""
+def test_a_wrong_edit_of_the_memory_core_breaks_a_simulated_lifetime(curated: Curated) -> None:
+    """A lifetime of the fault world if the edit names one, otherwise an episode of the fuzzer."""
     with made(curated.edit()):
         error = fault(curated.seed) if curated.seed else first_error()
     assert error, curated
@@ -49,14 +50,14 @@ def test_a_wrong_edit_of_the_memory_core_breaks_a_simulated_life(curated: Curate
 
 
 def fault(seed: int) -> str:
-    life = draw_life(seed)
-    _, broke = live(life, range(len(life.events)))
+    lifetime = draw_lifetime(seed)
+    _, broke = live(lifetime, range(len(lifetime.events)))
     return "" if broke is None else broke.text
 
 
 def first_error() -> str:
-    """Of a few lives of the fuzzer, half of them with a window, which a repair can rebuild."""
-    for number in range(LIVES):
+    """Of a few episodes of the fuzzer, half of them with a window, which a repair can rebuild."""
+    for number in range(EPISODES):
         mix = "FW" if number % 2 else None
         broken = run_episode(Drawn(seed=1, mix=mix), number, 1_000, Tally(Counter()))
         if broken is not None:

@@ -1,4 +1,4 @@
-"""Draws a life from a seed before it begins: a cache, a scheduler configuration, and the events."""
+"""Draws a lifetime from a seed before it begins: a cache, a scheduler configuration, and the events."""
 
 from dataclasses import dataclass, replace
 from random import Random
@@ -10,25 +10,25 @@ from transom_lab.fuzz.draw import CONTEXT, draw_setting
 from transom_lab.worlds.events import SchedulerEvent
 
 STEPS = 60
-"""Most iterations of a life with events. After them, unfinished requests run to their end."""
+"""Most iterations of a lifetime with events. After them, unfinished requests run to their end."""
 
 WHOLE_CONTEXT = 0.7
 """Probability that the configured context is all that the pools are sized for."""
 
 
 @dataclass(frozen=True, slots=True)
-class Life:
+class Lifetime:
     frame: Frame
     events: tuple[SchedulerEvent, ...]
 
 
-def draw_life(seed: int, steps: int = STEPS) -> Life:
-    """The life of a seed: the same for the same seed and steps."""
+def draw_lifetime(seed: int, steps: int = STEPS) -> Lifetime:
+    """The lifetime of a seed: the same for the same seed and steps."""
     random = Random(f"faults {seed}")
     frame = draw_frame(random)
-    # Cubed, because most faults need few iterations, and short lives mean more lives per second.
+    # Cubed, because most faults need few iterations, and short lifetimes mean more lifetimes per second.
     iterations = 1 + int(steps * random.random() ** 3)
-    return Life(frame, tuple(EventDrawer(random, frame).events(iterations)))
+    return Lifetime(frame, tuple(EventDrawer(random, frame).events(iterations)))
 
 
 def draw_frame(random: Random) -> Frame:
