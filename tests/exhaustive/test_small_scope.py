@@ -39,7 +39,8 @@ SCOPES: dict[str, tuple[Scope, int]] = {
     "two requests that branch": (Scope(replace(HYBRID, pages=(4, 3)), APART, (9,)), WHOLE),
     "full attention alone": (Scope(setting(1, 2, "F", (4,)), APART, (1, 9)), WHOLE),
     "a window alone": (Scope(setting(1, 2, "W", (3,)), APART, (2, 9)), WHOLE),
-    "pages of two tokens, branch inside one": (Scope(setting(2, 2, "FW", (3, 3), context=4), PAGED, (9,)), WHOLE),
+    "pages of two tokens, branch inside one":
+        (Scope(setting(2, 2, "FW", (3, 3), context=4), PAGED, (9,)), WHOLE),
     "a window of one, begun in a hole": (Scope(setting(2, 1, "FW", (3, 2), context=4), PAGED, (3, 9)), WHOLE),
     "two windows": (Scope(setting(1, 1, "FWV", (4, 2, 4), context=4), ((1, 1, 1, 1),) * 2, (2, 9)), 13),
     "a flush in between": (Scope(HYBRID, SAME, (1, 9), flushes=1), 12),
