@@ -1,8 +1,8 @@
 """Messages between the server process and the engine process: msgspec structs, encoded as msgpack.
 
-The server sends one `Launch`, then commands. The engine sends `Ready` or `Failed`, then a `StepOut` per step
-and a `Done` per answered command. `engine/channel.py` carries the messages; closing it, from either side,
-means stop.
+The server sends one `Launch`, then commands. The engine sends `Ready` or `Failed`, then a `StepOut` per step,
+a `Done` per answered command, and `Unsound` if a check while idle fails. `engine/channel.py` carries the
+messages; closing it, from either side, means stop.
 
 Nothing translates between the scheduler and the wire: the scheduler takes these commands, counts in these
 counters, and its events are sent as they are. Each is defined once, here or in `values`.
@@ -136,6 +136,12 @@ class Failed(msgspec.Struct, tag=True, frozen=True, array_like=True):
     message: str
 
 
+class Unsound(msgspec.Struct, tag=True, frozen=True, array_like=True):
+    """The engine serves, but must be replaced once no request is in flight; `message` is one line."""
+
+    message: str
+
+
 class ComponentUse(msgspec.Struct, frozen=True, array_like=True):
     """Tokens of one pool right now; used = owned by requests, cached = in the tree and unreferenced."""
 
@@ -228,7 +234,7 @@ class Done(msgspec.Struct, tag=True, frozen=True, array_like=True):
     param: str | None = None
 
 
-FromEngine = Ready | Failed | StepOut | Done
+FromEngine = Ready | Failed | Unsound | StepOut | Done
 
 # ---------------------------------------------------------------- msgpack
 

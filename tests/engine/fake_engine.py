@@ -6,6 +6,7 @@ Tokens are bytes; 256 begins a prompt, 257 ends an output. A word in the prompt 
     FAIL     one token, then the request ends with an error
     CRASH    three tokens, then the loop raises
     EXIT     three tokens, then the process exits without a message
+    DAMAGE   served as usual, but the next check of the idle engine fails
 The name of the model selects how it loads. `broken` fails and `slow` never finishes. `chatty` first writes to
 standard input and output. The first `gate FOLDER` of a folder loads at once; later ones wait for the file
 `open` in it, and load as the model that the file names.
@@ -74,6 +75,7 @@ class FakeSteps:
         self.running: dict[RequestId, Echo] = {}
         self.seen: set[bytes] = set()
         self.paused: PauseMode | None = None
+        self.damaged = False
         self.drain: int | None = None
         self.updates: list[str] = []
         self.finished = self.prompt_tokens = self.cached_tokens = self.generated = self.steps = 0
@@ -136,6 +138,10 @@ class FakeSteps:
             components=components,
         )
 
+    def check_slice(self) -> bool:
+        assert not self.damaged, "the fake is damaged as asked"
+        return False
+
     def _submit(self, request: Request, rejected: list[sched.Rejected]) -> None:
         key = request.salt.encode() + b"\0" + request.prompt.tobytes()
         echo = Echo(request, len(request.prompt) - 1 if key in self.seen else 0)
@@ -143,6 +149,7 @@ class FakeSteps:
             rejected.append(sched.Rejected(request.id, RequestTooLarge("no pool holds it")))
             return
         self.seen.add(key)
+        self.damaged |= echo.says(b"DAMAGE")
         for number in (request.id, *(sibling.id for sibling in request.siblings)):
             self.running[number] = Echo(replace(request, id=number), echo.cached)
         self.prompt_tokens += len(request.prompt)

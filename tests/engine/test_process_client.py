@@ -23,7 +23,7 @@ from transom import wire
 from transom.config import EngineConfig
 from transom.engine.client import EngineClient, Replies
 from transom.errors import EngineDied, TransomError
-from transom.values import Ended, FinishReason, Request, RequestId, Sampling, TokenSampled
+from transom.values import Ended, FinishReason, PauseMode, Request, RequestId, Sampling, TokenSampled
 
 COMMAND = (sys.executable, str(Path(__file__).with_name("fake_engine.py")))
 DEADLINE_SECONDS = 30
@@ -223,6 +223,39 @@ def test_when_the_engine_dies_every_request_in_flight_gets_an_error(how: str) ->
                 submit(replies, "too late")
             with pytest.raises(EngineDied):
                 await client.flush()
+
+    run(body)
+
+
+def test_a_damaged_engine_serves_all_requests_in_flight_before_it_is_given_up() -> None:
+    """The message that reports the damage crosses requests that the server has already sent."""
+
+    async def body() -> None:
+        async with engine() as client:
+            with client.replies() as replies:
+                stalled = submit(replies, "STALL")
+                await until(lambda: client.stats.generated_tokens == 3)
+                client._receive(wire.Unsound("damaged"))
+                submit(replies, "late", 4)
+                tokens, ends = await collect(replies, 1)
+                (late,) = ends
+                assert bytes(tokens[late]) == b"late" and client.death is None
+                replies.abort(stalled)
+                _, ends = await collect(replies, 1)
+                assert ends[stalled].reason is FinishReason.ABORT
+                assert str(client.death) == "damaged"
+
+    run(body)
+
+
+def test_a_damaged_engine_is_not_given_up_while_it_is_paused() -> None:
+    async def body() -> None:
+        async with engine() as client:
+            await client.pause(PauseMode.RETRACT)
+            client._receive(wire.Unsound("damaged"))
+            assert client.death is None
+            await client.resume()
+            assert str(client.death) == "damaged"
 
     run(body)
 

@@ -76,6 +76,23 @@ def test_after_a_crash_clients_get_errors_at_once_and_answers_from_the_next_engi
         assert server.process.wait(DEADLINE_SECONDS) == 0
 
 
+def test_an_engine_that_finds_itself_damaged_while_idle_is_replaced_without_an_error(tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    with running_server(f"gate {tmp_path}", log=log) as server, client(server) as http:
+        assert complete(http, "DAMAGE", max_tokens=6)["choices"][0]["text"] == "DAMAGE"
+        until(lambda: not is_alive(server.engine_pid))
+        late = http.post("/v1/completions", json={"prompt": "x"})
+        message = refused(late, 503)["message"]
+        assert "broken invariant" in message and "a new one is being started" in message
+        (tmp_path / "open").write_text("echo")
+        until(lambda: http.get("/health").status_code == 200)
+        assert complete(http, "next", max_tokens=4)["choices"][0]["text"] == "next"
+        assert samples(http)["transom:engine_restarts_total"] == 1
+    written = log.read_text()
+    assert "a check of the idle engine has found a broken invariant" in written
+    assert "the fake is damaged as asked" in written, "the values of the assertion are logged"
+
+
 def test_a_connection_outlives_the_engine(tmp_path: Path) -> None:
     def ask(
         connection: http.client.HTTPConnection, method: str, path: str, **body: object

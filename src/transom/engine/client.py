@@ -132,6 +132,8 @@ class EngineClient:
         self._numbers = count(1)
         """Numbers of commands; requests have ids of their own."""
         self._paused = False
+        self._flaw: str | None = None
+        """Why the engine must be replaced, although it serves."""
         self._death: asyncio.Future[EngineDied] = self._loop.create_future()
         self._started: asyncio.Future[wire.Ready] = self._loop.create_future()
         self._stats = NO_STATS
@@ -294,6 +296,12 @@ class EngineClient:
                 self._started.set_result(message)
             case wire.Failed():
                 self._fail(message.message)
+            case wire.Unsound():
+                self._flaw = message.message
+        # Requests sent before the message arrived are still served. A paused engine may hold weights that an
+        # administrator is about to replace, and the next engine would not be paused.
+        if self._flaw is not None and not (self._in_flight or self._unanswered or self._paused):
+            self._fail(self._flaw)
 
     def _complete(self, done: wire.Done) -> None:
         answer = self._unanswered.pop(done.number, None)

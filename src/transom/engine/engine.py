@@ -11,7 +11,7 @@ from transom.engine.reload import DiskWeights
 from transom.engine.runner import ModelRunner
 from transom.engine.sizing import Sizing, size_pools
 from transom.kv.cache import HybridCache
-from transom.kv.check import check
+from transom.kv.check import Work, check, check_slices
 from transom.kv.stats import ComponentStats
 from transom.models.load import load_model
 from transom.models.spec import Model, weights_bytes
@@ -41,6 +41,8 @@ class Engine:
         )
         self.weights = DiskWeights(self.runner)
         self.scheduler = Scheduler(self.cache, scheduler_config(config, self.sizing))
+        self._check: Work | None = None
+        """The check in progress. None after every iteration, because the cache may have changed."""
 
     @property
     def model(self) -> Model:
@@ -50,10 +52,20 @@ class Engine:
     def iterate(self, commands: Sequence[wire.Command]) -> sched.Iteration:
         """Applies the commands and computes one step: see `transom.sched.loop`."""
         iteration = sched.iterate(self.scheduler, commands, self.runner, time.monotonic(), self.weights)
-        # Checking all invariants costs too much for every step. At idle it delays no request.
-        if self.config.paranoid or iteration.idle is not None:
+        self._check = None
+        if self.config.paranoid:
             check(self.cache)
         return iteration
+
+    def check_slice(self) -> bool:
+        """Checks the next slice of the cache's invariants. False once all hold since the last iteration.
+
+        Raises AssertionError if one is broken. A slice delays a request that arrives meanwhile by about a
+        millisecond, however large the cache is.
+        """
+        if self._check is None:
+            self._check = check_slices(self.cache)
+        return next(self._check, None) is not None
 
     def stats(self) -> wire.Stats:
         """The scheduler's counters and state, with the use of each KV pool in tokens."""

@@ -37,6 +37,7 @@ STALLED_POLL_MS = 10
 The scheduler should never report that twice. If a bug makes it do so, a slow loop that goes on serving the
 other requests is better than one that blocks for ever.
 """
+UNSOUND = "a check of the idle engine has found a broken invariant"
 NO_MEMORY = (
     "not enough memory for the model and its pools; --kv-bytes and --max-total-tokens make them smaller"
 )
@@ -50,6 +51,10 @@ class Steps(Protocol):
     def iterate(self, commands: Sequence[wire.Command]) -> sched.Iteration: ...
 
     def stats(self) -> wire.Stats: ...
+
+    def check_slice(self) -> bool:
+        """Checks a bounded part of the state. False once all is checked since the last iteration."""
+        ...
 
 
 Load = Callable[[EngineConfig], tuple[wire.Ready, Steps]]
@@ -171,10 +176,13 @@ def acknowledgements(messages: Sequence[Incoming], iteration: sched.Iteration) -
 
 
 def serve(mailbox: Mailbox, steps: Steps) -> None:
-    """Run iterations until the server says stop. Blocks only when there is nothing to compute."""
-    timeout_ms = FOREVER
+    """Run iterations until the server says stop. Blocks only when there is nothing to compute or to check."""
+    timeout_ms, unchecked = FOREVER, False
     while True:
-        messages = mailbox.receive(timeout_ms)
+        messages = mailbox.receive(0 if unchecked else timeout_ms)
+        if unchecked and not messages:
+            unchecked = _check_slice(mailbox, steps)
+            continue
         commands = [message for message in messages if isinstance(message, wire.Command)]
         if len(commands) < len(messages):  # a Stop
             return
@@ -188,6 +196,22 @@ def serve(mailbox: Mailbox, steps: Steps) -> None:
         for done in acknowledgements(messages, iteration):
             mailbox.send(done)
         timeout_ms = _timeout_ms(iteration, out.stats)
+        # Checks wait for an engine with nothing to do, so that no request and no deadline waits for a check.
+        unchecked = timeout_ms is FOREVER
+
+
+def _check_slice(mailbox: Mailbox, steps: Steps) -> bool:
+    """Checks a part of the engine's state. Returns whether more is unchecked.
+
+    After a failure the engine continues to serve. The server replaces it once no request is in flight: only
+    the server knows which requests it has sent, so an exit from here could lose one.
+    """
+    try:
+        return steps.check_slice()
+    except Exception as error:  # broad on purpose: a check of damaged data can raise anything
+        log.error("%s; the server replaces the engine", UNSOUND, exc_info=error)
+        mailbox.send(wire.Unsound(UNSOUND))
+        return False
 
 
 def _timeout_ms(iteration: sched.Iteration, stats: wire.Stats) -> int | None:

@@ -3,11 +3,16 @@
 The check recounts everything from the tree, the page tables and the free lists, and compares the result with
 the counters that the cache works with. It is slow on purpose: it trusts no counter. Numbers in docstrings
 refer to the list of invariants in ARCHITECTURE.md.
+
+Every part is a generator that pauses after each node, row or stretch of pages, so that an idle engine can
+check in slices. Findings about pages are kept in flat arrays by page id: a dict of 200,000 pages would take
+tens of milliseconds to free when a check is abandoned.
 """
 
-from collections import Counter
+from array import array
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import chain
 from operator import ge, le
 
 import numpy as np
@@ -16,7 +21,7 @@ from transom.kv.budget import Budget
 from transom.kv.cache import HybridCache
 from transom.kv.events import EventLog
 from transom.kv.eviction import evict as evict_from_tree
-from transom.kv.holding import Holding, Namespace, Pending
+from transom.kv.holding import Holding, Pending
 from transom.kv.journal import Journal
 from transom.kv.layout import CacheLayout
 from transom.kv.node import Node, Root, residency
@@ -27,8 +32,16 @@ from transom.kv.pool import FREE, TREE, PagePool, owner_of
 from transom.kv.radix_tree import RadixTree
 from transom.kv.stats import Counters
 
-Position = tuple[Namespace, Node, int]
-"""Where a page of the tree lies: the namespace, the node, the page index from the root."""
+Work = Iterator[int]
+"""A check in progress: the pages, nodes and rows that it has looked at since it last paused."""
+
+SLICE_WORK = 1024
+"""Work of one slice: about a millisecond, which a request that arrives meanwhile has to wait."""
+
+STRETCH = 512
+"""Pages of a pool or entries of a queue that are looked at without a pause."""
+
+UNKNOWN = -1
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -81,37 +94,156 @@ def evict(cache: HybridCache, component: int, count: int) -> None:
 
 def check(cache: HybridCache) -> None:
     """Checks every invariant of the cache. Raises AssertionError with the values that disagree."""
-    parts = inside(cache)
-    for root in parts.tree.roots.values():
-        _check_shape(parts, root)
-        _check_references_along(parts, root)
-    positions = tuple(_positions(parts, component) for component in range(len(parts.pools)))
-    for component, by_page in enumerate(positions):
-        _check_owners(parts, component, by_page)
-        _check_references(parts, component, by_page)
-        _check_hidden(parts, component, by_page)
+    for _ in _check(inside(cache)):
+        pass
+
+
+def check_slices(cache: HybridCache) -> Work:
+    """`check` in slices. Yields the work of each slice, which does not depend on the size of the cache.
+
+    A slice ends after SLICE_WORK, but never within a node or a row, whose sizes the context bounds. The cache
+    must not change between two slices: after a change, start again.
+    """
+    done = 0
+    for work in _check(inside(cache)):
+        done += work
+        if done >= SLICE_WORK:
+            yield done
+            done = 0
+
+
+def _check(parts: Inside) -> Work:
+    for namespace, root in parts.tree.roots.items():
+        assert root.namespace == namespace, (namespace, root)
+        yield from _check_shape(parts, root)
+        yield from _check_references_along(parts, root)
+    recounts = tuple(map(Recount, parts.pools))
+    nodes: list[Node] = []
+    yield from _recount_tree(parts, nodes, recounts)
+    yield from _recount_free(recounts)
     for row, holding in enumerate(parts.holdings):
-        if holding is not None:
+        if holding is None:
+            for table in parts.tables:
+                assert not table.table[row].any(), (row, "a row without a holding names pages")
+            yield 1
+        else:
             assert holding.row == row, (row, holding)
-            _check_holding(parts, holding)
-            for component, by_page in enumerate(positions):
-                _check_path(parts, holding, component, by_page)
-    unused = [row for row, holding in enumerate(parts.holdings) if holding is None]
-    for table in parts.tables:
-        assert not table.table[unused].any(), (unused, "rows without a holding name pages", table.table)
-    _check_queues(parts)
-    _check_budget(parts)
+            yield from _recount_row(parts, holding, recounts)
+            yield from _check_holding(parts, holding, nodes, recounts)
+    for recount in recounts:
+        yield from _check_pool(parts, recount)
+    yield from _check_queues(parts, nodes)
+    _check_budget(parts, recounts)
 
 
 # ---------------------------------------------------------------- owners and readers of pages
 
 
-def _check_budget(parts: Inside) -> None:
+class Recount:
+    """Owns what the check finds out about the pages of one pool. Arrays are indexed by page id; mutable.
+
+    owners  the owner, in the pool's terms, or UNKNOWN
+    readers rows and pending copies that read the page from the tree
+    nodes   for a page of the tree: the number of its node, in the order of the walk
+    places  for a page of the tree: its index from the root
+    """
+
+    __slots__ = ("nodes", "owned", "owners", "places", "pool", "readers", "tree")
+
+    def __init__(self, pool: PagePool) -> None:
+        size = pool.capacity + 1
+        self.pool = pool
+        self.owners = array("i", [UNKNOWN]) * size
+        self.readers, self.nodes, self.places = (array("i", [0]) * size for _ in range(3))
+        self.tree = 0
+        """Pages of the tree."""
+        self.owned = 0
+        """Pages with an owner: in the tree or private."""
+
+    def claim(self, page: int, owner: int) -> None:
+        """1: every page has exactly one owner."""
+        assert 0 < page <= self.pool.capacity, (self.pool.name, page, owner)
+        assert self.owners[page] == UNKNOWN, (self.pool.name, page, "two owners", self.owners[page], owner)
+        self.owners[page] = owner
+        self.tree += owner == TREE
+        self.owned += owner != FREE
+
+    def read(self, page: int, reader: object) -> None:
+        """2: only pages of the tree are referenced."""
+        assert self.owners[page] == TREE, (self.pool.name, page, "is read but not in the tree", reader)
+        self.readers[page] += 1
+
+
+def _recount_tree(parts: Inside, nodes: list[Node], recounts: tuple[Recount, ...]) -> Work:
+    """Fills `nodes` and notes where the pages of the tree lie."""
+    for node in chain.from_iterable(map(_below, parts.tree.roots.values())):
+        hidden = node.namespace.private is not None or node.namespace.epoch != parts.epoch
+        for recount, pages in zip(recounts, node.pages, strict=True):
+            # Namespaces that no request can hit contain referenced pages only.
+            held = pages[pages != 0] if hidden else pages[:0]
+            assert (recount.pool.references(held) > 0).all(), (node, held)
+            for place, page in enumerate(pages.tolist(), node.start):
+                if page:
+                    recount.claim(page, TREE)
+                    recount.nodes[page], recount.places[page] = len(nodes), place
+        nodes.append(node)
+        yield 1 + node.size * len(recounts)
+    for pending in parts.pending:
+        if pending.pin:
+            recounts[pending.copy.component].read(pending.pin, pending)
+
+
+def _recount_free(recounts: tuple[Recount, ...]) -> Work:
+    for recount in recounts:
+        free = recount.pool.free_pages()
+        for start in range(0, len(free), STRETCH):
+            for page in free[start : start + STRETCH].tolist():
+                recount.claim(page, FREE)
+            yield STRETCH
+
+
+def _recount_row(parts: Inside, holding: Holding, recounts: tuple[Recount, ...]) -> Work:
+    """The row reads its first pages from the tree and owns the later ones."""
+    for recount, table, rule in zip(recounts, parts.tables, parts.rules, strict=True):
+        entries, shared = table.table[holding.row].tolist(), holding.shared(rule)
+        for entry, page in enumerate(entries):
+            if page and entry < shared:
+                recount.read(page, holding)
+            elif page:
+                recount.claim(page, owner_of(holding.row))
+        yield 1 + len(entries)
+
+
+def _check_pool(parts: Inside, recount: Recount) -> Work:
+    """1 and 2: the pool has recorded every page's owner and, as reference count, the number of readers."""
+    pool, recorded = recount.pool, recount.pool.owners()
+    owners, readers = (np.frombuffer(found, np.int32) for found in (recount.owners, recount.readers))
+    assert recorded[0] == FREE and owners[0] == UNKNOWN, (pool.name, recorded[0], "page 0 has an owner")
+    idle = 0
+    for start in range(1, pool.capacity + 1, STRETCH):
+        pages = np.arange(start, min(start + STRETCH, pool.capacity + 1))
+        wrong = pages[recorded[pages] != owners[pages]]
+        # A page that nothing claims is UNKNOWN here: it is lost.
+        assert not len(wrong), (pool.name, wrong, recorded[wrong], owners[wrong])
+        wrong = pages[pool.references(pages) != readers[pages]]
+        assert not len(wrong), (pool.name, wrong, pool.references(wrong), readers[wrong])
+        idle += int(np.count_nonzero((owners[pages] == TREE) & (readers[pages] == 0)))
+        yield len(pages)
+    assert (pool.tree, pool.idle) == (recount.tree, idle), (
+        pool.name,
+        pool.tree,
+        recount.tree,
+        pool.idle,
+        idle,
+    )
+
+
+def _check_budget(parts: Inside, recounts: tuple[Recount, ...]) -> None:
     """7: bytes in use are the sum over pools; with free touched pages they never exceed the budget."""
     layout = parts.layout
     if layout.budget is None:
         return
-    owned = [int(np.count_nonzero(pool.owners() != FREE)) for pool in parts.pools]
+    owned = [recount.owned for recount in recounts]
     in_use = sum(count * size for count, size in zip(owned, layout.page_bytes, strict=True))
     assert in_use == parts.budget.in_use(), (owned, in_use, parts.budget.in_use())
     assert in_use <= parts.budget.touched() <= layout.budget, (in_use, parts.budget.touched(), layout.budget)
@@ -119,133 +251,66 @@ def _check_budget(parts: Inside) -> None:
         assert 0 <= pool.untouched <= pool.free, (pool.name, pool.untouched, pool.free)
 
 
-def _nodes(parts: Inside) -> list[tuple[Namespace, Node, int]]:
-    """Every node except roots, with its namespace and first page index; parents first."""
-    nodes: list[tuple[Namespace, Node, int]] = []
-    for namespace, root in parts.tree.roots.items():
-        stack: list[tuple[Node, int]] = [(child, 0) for child in root.children.values()]
-        while stack:
-            node, start = stack.pop()
-            nodes.append((namespace, node, start))
-            stack.extend((child, start + node.size) for child in node.children.values())
-    return nodes
-
-
-def _positions(parts: Inside, component: int) -> dict[int, Position]:
-    """The position of each page of the tree. A page in two positions is an error."""
-    positions: dict[int, Position] = {}
-    for namespace, node, start in _nodes(parts):
-        for index, page in enumerate(node.pages[component].tolist()):
-            if page:
-                assert page not in positions, (component, page, node, positions[page])
-                positions[page] = (namespace, node, start + index)
-    return positions
-
-
-def _named(parts: Inside, component: int, holding: Holding, start: int, end: int) -> list[int]:
-    """The pages in entries [start, end) of the holding's row."""
-    return [page for page in parts.tables[component].table[holding.row, start:end].tolist() if page]
-
-
-def _check_owners(parts: Inside, component: int, positions: dict[int, Position]) -> None:
-    """1: every page has exactly one owner; page 0 has no owner."""
-    pool = parts.pools[component]
-    owners: dict[int, int] = dict.fromkeys(positions, TREE)
-    free = pool.free_pages().tolist()
-    private = [
-        (page, owner_of(holding.row))
-        for holding in parts.holdings
-        if holding is not None
-        for page in _named(
-            parts, component, holding, holding.shared(parts.rules[component]), parts.layout.context
-        )
-    ]
-    for page, owner in [(page, FREE) for page in free] + private:
-        assert page not in owners, (pool.name, page, "has two owners:", owners[page], owner)
-        owners[page] = owner
-    assert owners.keys() == set(range(1, pool.capacity + 1)), (pool.name, "lost or unknown pages", owners)
-    owners[0] = FREE
-    recorded = dict(enumerate(pool.owners().tolist()))
-    assert recorded == owners, (pool.name, recorded, owners)
-    assert (pool.free, pool.tree) == (len(free), len(positions)), (pool.name, pool.free, pool.tree)
-
-
-def _check_references(parts: Inside, component: int, positions: dict[int, Position]) -> None:
-    """2: a page's reference count is the number of rows and pending copies that read it from the tree."""
-    pool = parts.pools[component]
-    readers: Counter[int] = Counter()
-    for holding in parts.holdings:
-        if holding is not None:
-            readers.update(_named(parts, component, holding, 0, holding.shared(parts.rules[component])))
-    readers.update(p.pin for p in parts.pending if p.copy.component == component and p.pin)
-    assert readers.keys() <= positions.keys(), (
-        pool.name,
-        "referenced but not in the tree",
-        readers,
-        positions,
-    )
-    recorded = pool.references(np.arange(pool.capacity + 1)).tolist()
-    assert recorded == [readers[page] for page in range(pool.capacity + 1)], (pool.name, recorded, readers)
-    assert pool.idle == len(positions.keys() - readers.keys()), (pool.name, pool.idle)
-
-
-def _check_hidden(parts: Inside, component: int, positions: dict[int, Position]) -> None:
-    """Namespaces that no request can hit contain referenced pages only."""
-    for page, (namespace, node, _) in positions.items():
-        if namespace.private is not None or namespace.epoch != parts.epoch:
-            assert parts.pools[component].references([page])[0] > 0, (namespace, node, page)
-
-
 # ---------------------------------------------------------------- the tree
-
-
-def _check_references_along(parts: Inside, root: Root) -> None:
-    """3: references never grow along a path, and a referenced page has its full pages referenced."""
-    keeps_all = [c for c in range(len(parts.pools)) if parts.tree.keeps_all[c]]
-    if not keeps_all:
-        return
-    # By node and component: the reference count of each page.
-    counted: dict[Node, list[list[int]]] = {root: [[0]] * len(parts.pools)}
-    for node in _below(root):
-        pairs = zip(parts.pools, node.pages, strict=True)
-        counted[node] = [pool.references(pages).tolist() for pool, pages in pairs]
-    for node, counts in counted.items():
-        for full in keeps_all:
-            below = sum(counted[child][full][0] for child in node.children.values())
-            falling = all(map(ge, counts[full], counts[full][1:]))
-            assert node is root or (falling and below <= counts[full][-1]), (node, counts, below)
-            for component, other in enumerate(counts):
-                assert all(map(le, other, counts[full])), (node, component, other, counts[full])
 
 
 def _below(root: Root) -> Iterator[Node]:
     """Every node but the root, parents first."""
-    stack: list[Node] = list(root.children.values())
+    # Iterators, so that a node with many children is not copied at once.
+    stack = [iter(root.children.values())]
     while stack:
-        node = stack.pop()
-        yield node
-        stack.extend(node.children.values())
+        node = next(stack[-1], None)
+        if node is None:
+            stack.pop()
+        else:
+            yield node
+            stack.append(iter(node.children.values()))
 
 
-def _check_shape(parts: Inside, root: Root) -> None:
+def _check_references_along(parts: Inside, root: Root) -> Work:
+    """3: references never grow along a path, and a referenced page has its full pages referenced."""
+    keeps_all = [c for c in range(len(parts.pools)) if parts.tree.keeps_all[c]]
+    if not keeps_all:
+        return
+    for node in _below(root):
+        pairs = zip(parts.pools, node.pages, strict=True)
+        counts: list[list[int]] = [pool.references(pages).tolist() for pool, pages in pairs]
+        for full in keeps_all:
+            assert all(map(ge, counts[full], counts[full][1:])), (node, full, counts)
+            for component, other in enumerate(counts):
+                assert all(map(le, other, counts[full])), (node, component, other, counts[full])
+        yield 1 + node.size * len(counts)
+        below = [0] * len(counts)
+        for child in node.children.values():
+            for full in keeps_all:
+                below[full] += int(parts.pools[full].references([child.page(full, 0)])[0])
+            yield 1
+        for full in keeps_all:
+            assert below[full] <= counts[full][-1], (node, full, counts[full], below[full])
+
+
+def _check_shape(parts: Inside, root: Root) -> Work:
     """4: the shape of the tree below one root."""
     assert root.children and not root.key and root.parent is None, root
     assert root.start == 0, root
-    stack: list[Node] = [root]
-    while stack:
-        node = stack.pop()
-        _check_children(parts, node)
-        if node is not root:
-            _check_node(parts, node)
-        stack.extend(node.children.values())
+    yield from _check_children(parts, root)
+    for node in _below(root):
+        _check_node(parts, node)
+        yield 1 + node.size * len(parts.pools)
+        yield from _check_children(parts, node)
 
 
-def _check_children(parts: Inside, node: Node) -> None:
-    assert node.sorted_children == sorted(node.children), node
-    for first, child in node.children.items():
+def _check_children(parts: Inside, node: Node) -> Work:
+    assert len(node.sorted_children) == len(node.children), node
+    above, before = b"".join((*node.above, node.key)), b""
+    for first in node.sorted_children:
+        assert before < first and first in node.children, (node, before, first)
+        child, before = node.children[first], first
         assert child.start == node.start + node.size and child.namespace == node.namespace, (node, child)
-        assert b"".join(child.above) == b"".join(node.above) + node.key, (node, child, child.above)
+        assert b"".join(child.above) == above, (node, child, child.above)
         assert child.parent is node and child.key[: parts.tree.page_bytes] == first, (node, child)
+        # Comparing the tokens above costs little per page, but there may be many pages.
+        yield 1 + child.start // 64
 
 
 def _check_node(parts: Inside, node: Node) -> None:
@@ -261,24 +326,32 @@ def _check_node(parts: Inside, node: Node) -> None:
         )
 
 
-def _check_queues(parts: Inside) -> None:
+def _check_queues(parts: Inside, nodes: list[Node]) -> Work:
     """Each eviction queue has every node with pages to evict once: leaves only if the component keeps all."""
-    nodes = {id(node): node for _, node, _ in _nodes(parts)}
     for group, component in enumerate(parts.tree.groups):
-        queued = parts.tree.queues[group].items()
-        keeps_all = parts.tree.keeps_all[component]
-        expected = {
-            key
-            for key, node in nodes.items()
-            if node.pages[component].any() and not (keeps_all and node.children)
-        }
-        assert len(queued) == len(expected) and {id(node) for node in queued} == expected, (component, queued)
+        queue, keeps_all = parts.tree.queues[group], parts.tree.keeps_all[component]
+        entered: set[int] = set()
+        for number, candidate in enumerate(queue.entered()):
+            entered.add(id(candidate))
+            if number % STRETCH == 0:
+                yield STRETCH
+        queued = 0
+        for node in nodes:
+            candidate = node.candidates[group]
+            expected = 1 in node.resident[component] and not (keeps_all and node.children)
+            assert candidate.item is node and candidate.queued == expected, (component, node, expected)
+            assert candidate.queued >= candidate.skipped, (component, node, "is skipped but not queued")
+            assert not expected or id(candidate) in entered, (component, node, "is queued without an entry")
+            queued += expected
+            yield 1
+        # Every node of the tree is right, so any further candidate belongs to a node that is gone.
+        assert queued == queue.queued, (component, queued, queue.queued)
 
 
 # ---------------------------------------------------------------- rows
 
 
-def _check_holding(parts: Inside, holding: Holding) -> None:
+def _check_holding(parts: Inside, holding: Holding, nodes: list[Node], recounts: tuple[Recount, ...]) -> Work:
     """5 and 6: a row covers the pages that its request needs, and only computed pages are published."""
     page_size = parts.layout.page_size
     assert 0 <= holding.start <= holding.computed <= holding.allocated <= parts.layout.context, holding
@@ -299,19 +372,22 @@ def _check_holding(parts: Inside, holding: Holding) -> None:
         )
         assert entries[max(kept, needed) : last].all(), (holding, component, entries)
         assert not entries[:kept].any() and not entries[last:].any(), (holding, component, entries)
+        yield from _check_path(parts, holding, nodes, recounts[component], component)
 
 
-def _check_path(parts: Inside, holding: Holding, component: int, positions: dict[int, Position]) -> None:
+def _check_path(parts: Inside, holding: Holding, nodes: list[Node], recount: Recount, component: int) -> Work:
     """The pages of the tree that a row names lie at the row's positions, in its namespace, on one path."""
     entries = parts.tables[component].table[holding.row, : holding.shared(parts.rules[component])]
-    nodes = []
+    named: list[Node] = []
     for index, page in enumerate(entries.tolist()):
         if page:
-            namespace, node, position = positions[page]
-            assert (namespace, position) == (holding.namespace, index), (holding, component, page, position)
-            nodes.append(node)
-    ancestors = _ancestors(nodes[-1]) if nodes else []
-    assert all(any(node is above for above in ancestors) for node in nodes), (holding, component, nodes)
+            node, place = nodes[recount.nodes[page]], recount.places[page]
+            assert (node.namespace, place) == (holding.namespace, index), (holding, component, page, place)
+            if not named or node is not named[-1]:
+                named.append(node)
+    above = set(map(id, _ancestors(named[-1]))) if named else set()
+    assert all(id(node) in above for node in named), (holding, component, named)
+    yield 1 + len(entries) + len(above)
 
 
 def _ancestors(node: Node) -> list[Node]:

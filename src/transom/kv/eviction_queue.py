@@ -22,7 +22,7 @@ entry bounds all keys from below, and everything else follows:
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from heapq import heappop, heappush
-from itertools import count
+from itertools import chain, count
 from math import inf
 from operator import itemgetter
 from typing import Generic
@@ -163,6 +163,17 @@ class EvictionQueue(Generic[Item]):
         ordered = sorted(candidates.values(), key=lambda c: (c.skipped, self.key(c), c.serial))
         assert len(ordered) == self._queued_count, (len(ordered), self._queued_count)
         return [candidate.item for candidate in ordered]
+
+    @property
+    def queued(self) -> int:
+        """The number of queued candidates."""
+        return self._queued_count
+
+    def entered(self) -> Iterator[Candidate[Item]]:
+        """The candidates of all entries, skipped ones too. Some are there twice or no longer queued."""
+        for entry in chain(self._ascending, self._heap):
+            yield entry[-1]
+        yield from self._skipped.values()
 
     # ---------------------------------------------------------------- transitions
 
