@@ -83,7 +83,8 @@ class Queue:
     def considered(self, most: int, may_admit: MayAdmit = any_request) -> tuple[Waiting, ...]:
         """The first `most` requests that may be admitted, in scheduling order."""
         tenants = [tenant for tenant in self._tenants.values() if len(tenant)]
-        # Most servers have one tenant at a time, and then need no heap.
+        # Most servers have one tenant at a time, and then need no heap. Lazy in both cases: a plan looks at
+        # a few requests of a queue that may have thousands.
         order = iter(tenants[0]) if len(tenants) == 1 else self._between(tenants)
         states = (self._requests[request].waiting for request in order)
         return tuple(islice((state for state in states if may_admit(state.progress)), most))
@@ -139,7 +140,7 @@ class Queue:
         self._tenants[waiting.progress.request.tenant].count_admission()
 
     def charge(self, tenant: str, tokens: int) -> None:
-        """Adds weighted tokens to the tenant's counter."""
+        """Adds weighted tokens to the tenant's counter. Ignored for a tenant that is forgotten."""
         if (queue := self._tenants.get(tenant)) is not None:
             queue.served += tokens
 
@@ -149,7 +150,7 @@ class Queue:
             request = self._lookups.popleft()
             queued = self._requests.get(request)
             if queued is None:
-                continue
+                continue  # it has left the queue, and leaves this list now
             self._lookups.append(request)
             if queued.looked_up != self._cache_version():
                 tenant = self._tenants[queued.waiting.progress.request.tenant]

@@ -90,7 +90,7 @@ class Progress:
 
     def samples_at(self, end: int) -> bool:
         """Whether a span that ends at `end` reaches the last known token, and another token is to follow."""
-        return end == self.length < self.limit
+        return end == self.length < self.limit  # at the limit, nothing follows: max_tokens is 0
 
     @property
     def has_begun(self) -> bool:
