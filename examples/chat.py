@@ -1,4 +1,4 @@
-"""A chat request to a server, with OpenAI's own client.
+"""Streams a chat answer from a server, with OpenAI's own client.
 
 transom models add smollm2-135m-instruct && transom serve smollm2-135m-instruct
 pip install openai && python examples/chat.py

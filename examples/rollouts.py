@@ -1,9 +1,9 @@
 """Rollouts for reinforcement learning: sampling and a separate scoring pass give equal log-probabilities.
 
-A token's logits are a function, to the bit, of the tokens before it. Tokens that were sampled one by one,
-with a cached prefix, therefore have exactly the log-probabilities that one pass over the text computes. A
-second engine, without a prefix cache, computes them here. The sampling policy and the scored policy are
-the same, so a trainer needs no correction for a difference.
+A token's logits depend only on the tokens before it, to the bit. Tokens that are sampled one by one, with a
+cached prefix, therefore have exactly the log-probabilities that one pass over the text computes. Here a
+second engine, without a prefix cache, computes them for comparison. The sampling policy equals the scored
+policy, so a trainer needs no correction for a difference.
 
 python examples/rollouts.py
 """

@@ -1,4 +1,4 @@
-"""Several questions about one long text, which is computed once.
+"""Asks several questions about one long text. The engine computes the text once and reuses its KV cache.
 
 python examples/shared_prefix.py
 """

@@ -1,10 +1,11 @@
 #!/bin/sh
-# Plain sh, because it runs before anything is known to be there.
-#   preflight.sh check PYTHON   name everything that is missing, in one line to paste
-#   preflight.sh notice         what must be said before the default model is fetched
+# Checks a machine before the first build. Plain sh, because no other program is known to be installed.
+#   preflight.sh check PYTHON   print one apt-get line that installs all missing packages
+#   preflight.sh notice         print the terms of the default model before it is downloaded
 set -u
 
 least_python="3.11"
+# The 1.5 GB that README names: .venv, the build and the default model.
 least_disk_kib=1500000
 
 notice() {
@@ -40,7 +41,7 @@ PY
     fi
     free_kib=$(df -Pk . | awk 'NR == 2 { print $4 }')
     if [ "$free_kib" -lt "$least_disk_kib" ]; then
-        echo "transom: only $((free_kib / 1024)) MiB of disk are free here; about 1.5 GB are needed." >&2
+        echo "transom: only $((free_kib / 1024)) MiB of disk are free in this folder; about 1.5 GB are needed." >&2
         exit 1
     fi
 }

@@ -1,4 +1,4 @@
-"""The systemd unit, by systemd's own judgement where it is installed."""
+"""The systemd unit is valid (checked by systemd, where it is installed) and its command line parses."""
 
 import shutil
 import subprocess
@@ -11,7 +11,7 @@ UNIT = Path(__file__).parents[2] / "deploy" / "transom.service"
 
 @pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="systemd is not installed")
 def test_the_unit_is_well_formed(tmp_path: Path) -> None:
-    # The program is not installed where the unit says; everything else is judged.
+    # The unit's program is not installed on a test machine, and systemd would reject the unit for that.
     unit = tmp_path / "transom.service"
     unit.write_text(UNIT.read_text().replace("/opt/transom/bin/transom", "/bin/true"))
     done = subprocess.run(
@@ -20,7 +20,7 @@ def test_the_unit_is_well_formed(tmp_path: Path) -> None:
     assert done.returncode == 0 and "transom.service" not in done.stderr, done
 
 
-def test_the_unit_starts_the_command_that_there_is() -> None:
+def test_the_command_line_of_the_unit_parses() -> None:
     (start,) = [line for line in UNIT.read_text().splitlines() if line.startswith("ExecStart=")]
     from transom.cli.main import parsers
 

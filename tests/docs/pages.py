@@ -62,7 +62,7 @@ def sections(page: Path) -> dict[str, str]:
 
 
 def rows(section: str) -> list[list[str]]:
-    """Cells of all table rows whose first cell holds code: header rows and rules are left out."""
+    """Cells of all table rows with code in the first cell. Header rows and rules are left out."""
     found = []
     for line in re.findall(r"^\|.*\|$", section, re.MULTILINE):
         cells = [cell.strip() for cell in line.strip("|").split("|")]

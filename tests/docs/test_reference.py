@@ -36,7 +36,7 @@ def parsers(name: str, parser: argparse.ArgumentParser) -> Iterator[tuple[str, a
 
 
 def arguments(parser: argparse.ArgumentParser) -> list[argparse.Action] | None:
-    """The arguments of a command; None if it takes only a subcommand."""
+    """The arguments of a command, or no list if it takes only a subcommand."""
     own = [action for action in parser._actions if not isinstance(action, NOT_ARGUMENTS)]
     has_commands = any(isinstance(action, argparse._SubParsersAction) for action in parser._actions)
     return own if own or not has_commands else None

@@ -1,9 +1,9 @@
-"""All that a few requests can do to a small cache: every state, each once.
+"""Exhaustive exploration of a small cache: visits every state that a few requests can reach, each once.
 
-From every state every move is tried inside a transaction, audited, and rolled back; states that differ only
-in the numbers of pages are one. The contents of pages follow from the state of the cache, since every free
-page is blank: so states are equal when caches are. Contents are audited after every move, the cache's own
-invariants once for each state, since the digest of a state covers all that `check` reads.
+From every state, every move is applied inside a transaction, audited, and rolled back. States that differ
+only in page numbers count as one. Equal caches mean equal states: the contents of pages follow from the state
+of the cache, since every free page is blank. Contents are audited after every move. The invariants of the
+cache are checked once per state, since the digest of a state covers everything that `check` reads.
 """
 
 from collections.abc import Iterator, Set
@@ -28,22 +28,24 @@ Path = tuple[Move, ...]
 
 @dataclass(frozen=True, slots=True)
 class Scope:
-    """Which cache, which requests (number i has prompt i), and by how many tokens they may grow at once.
+    """The cache and the requests to explore. Request i has `prompts[i]`.
 
-    `short`: components of which somebody else may be short. `forks`: a request that waits may begin as one.
+    `chunks`: the token counts by which a request may grow at once. `flushes`: the most flushes per path.
+    `evicted`: components in which an idle page may be evicted at any time, as if another request needed it.
+    `forks`: a request that has not started may start as a fork of a running one.
     """
 
     setting: Setting
     prompts: tuple[tuple[int, ...], ...]
     chunks: tuple[int, ...]
     flushes: int = 0
-    short: tuple[int, ...] = ()
+    evicted: tuple[int, ...] = ()
     forks: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class Explored:
-    """`closed` when no state was left to go on from."""
+    """Size of the explored graph. `closed`: every reachable state was visited, at any depth."""
 
     states: int
     transitions: int
@@ -52,25 +54,28 @@ class Explored:
 
 
 class Wrong(AssertionError):
-    """What was found, and the moves that lead there."""
+    """A failed audit, with the shortest sequence of moves that leads to it."""
 
 
 def explore(scope: Scope, depth: int) -> Explored:
-    """Breadth first, `depth` moves deep at most. Raises Wrong."""
+    """Explores breadth first, at most `depth` moves deep. Raises Wrong at the first failed audit.
+
+    A state is stored as the path of moves that leads to it, and replayed: a driver cannot be copied.
+    """
     frontier: list[Path] = [()]
     seen = {state_of(Driver(scope.setting))}
     transitions = 0
     for level in range(depth):
-        following: list[Path] = []
+        next_frontier: list[Path] = []
         for path in frontier:
             for move, state in _successors(scope, path, seen):
                 transitions += 1
                 if state not in seen:
                     seen.add(state)
-                    following.append((*path, move))
-        if not following:
+                    next_frontier.append((*path, move))
+        if not next_frontier:
             return Explored(len(seen), transitions, level + 1, closed=True)
-        frontier = following
+        frontier = next_frontier
     return Explored(len(seen), transitions, depth, closed=False)
 
 
@@ -78,7 +83,7 @@ def explore(scope: Scope, depth: int) -> Explored:
 
 
 def moves(scope: Scope, driver: Driver) -> Iterator[Move]:
-    """Everything that can be done, and only that."""
+    """All moves that are possible in the current state of the driver."""
     for number, tokens in enumerate(scope.prompts):
         job = driver.jobs.get(number)
         if job is None:
@@ -92,7 +97,7 @@ def moves(scope: Scope, driver: Driver) -> Iterator[Move]:
                     yield from ((do.Fork(other, number),) for other in driver.jobs)
         else:
             yield from ((operation,) for operation in _steps(scope, number, job.holding, len(job.tokens)))
-    for component in scope.short:
+    for component in scope.evicted:
         if inside(driver.cache).pools[component].idle:
             yield (do.Evict(component, 1),)
     if driver.cache.epoch < scope.flushes:
@@ -113,7 +118,7 @@ def _steps(scope: Scope, number: int, holding: Holding, length: int) -> Iterator
 
 
 def _successors(scope: Scope, path: Path, seen: Set[bytes]) -> Iterator[tuple[Move, bytes]]:
-    """Every move from where `path` leads, and the state after it; all of them undone again."""
+    """Every move from the end of `path`, with the state after it. Each move is rolled back."""
     driver = Driver(scope.setting)
     for operation in (operation for move in path for operation in move):
         driver.apply(operation)
@@ -121,13 +126,13 @@ def _successors(scope: Scope, path: Path, seen: Set[bytes]) -> Iterator[tuple[Mo
     for move in list(moves(scope, driver)):
         try:
             yield move, _tried(driver, move, seen)
-            assert state_of(driver) == before, "undone, it is not what it was"
+            assert state_of(driver) == before, "a rolled back move changed the state"
         except Exception as error:
             raise Wrong(f"{type(error).__name__}: {error}\n  after {(*path, move)}") from error
 
 
 def _tried(driver: Driver, move: Move, seen: Set[bytes]) -> bytes:
-    """The state after `move`, audited; the driver is as it was."""
+    """The audited state after `move`. The driver is restored."""
     contents, jobs, running = driver.world.contents.saved(), dict(driver.jobs), list(driver.world.jobs)
     with driver.cache.transaction() as transaction:
         savepoint = transaction.savepoint()
@@ -138,6 +143,7 @@ def _tried(driver: Driver, move: Move, seen: Set[bytes]) -> bytes:
         if state not in seen:
             check(driver.cache)
         transaction.rollback(savepoint)
+    # The transaction covers the cache only; the driver's own tables are restored by hand.
     driver.asked.clear()
     driver.world.contents.restore(contents)
     driver.jobs, driver.world.jobs = jobs, running
@@ -148,7 +154,10 @@ def _tried(driver: Driver, move: Move, seen: Set[bytes]) -> bytes:
 
 
 def state_of(driver: Driver) -> bytes:
-    """A digest of all that the cache knows, pages named in the order in which they are met."""
+    """A digest of the whole state of the cache. Pages are numbered in the order in which they are visited.
+
+    With these numbers, two states that differ only in page numbers have one digest.
+    """
     cache = driver.cache
     parts = inside(cache)
     names: list[dict[int, int]] = [{0: 0} for _ in parts.pools]
@@ -168,8 +177,8 @@ def state_of(driver: Driver) -> bytes:
         )
         for space, prefix, node in order
     ]
-    place = {id(node): index for index, (_, _, node) in enumerate(order)}
-    orders = [[place[id(node)] for node in listed.items()] for listed in parts.tree.queues]
+    index_of = {id(node): index for index, (_, _, node) in enumerate(order)}
+    orders = [[index_of[id(node)] for node in listed.items()] for listed in parts.tree.queues]
     running = sorted((_local(driver, number), number) for number in driver.jobs)
     rows = [
         (
@@ -198,7 +207,7 @@ def state_of(driver: Driver) -> bytes:
 
 
 def _pool(pool: PagePool, names: dict[int, int], row_of: dict[int, int]) -> tuple[object, ...]:
-    """Owners and references of the pages that the tree or a row names; of other pages only sums."""
+    """Owners and references of the pages that the tree or a row names. Other pages enter as sums only."""
     numbers = {owner_of(row): index for row, index in row_of.items()}
     owners, references = pool.owners(), pool.references(np.arange(pool.capacity + 1))
     owned = [(numbers.get(owners[page], int(owners[page])), int(references[page])) for page in names]
@@ -207,11 +216,12 @@ def _pool(pool: PagePool, names: dict[int, int], row_of: dict[int, int]) -> tupl
 
 
 def _space(cache: HybridCache, namespace: Namespace) -> tuple[int, str, int]:
+    """A namespace relative to the current epoch: the absolute epoch makes no difference."""
     return cache.epoch - namespace.epoch, namespace.salt, namespace.private or 0
 
 
 def _local(driver: Driver, number: int) -> tuple[object, ...]:
-    """One request, without its pages. Two that ask the same are alike."""
+    """The state of one request without its pages. Two requests with the same prompt may have equal states."""
     job = driver.jobs[number]
     held = job.holding
     return (

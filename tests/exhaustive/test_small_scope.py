@@ -1,6 +1,6 @@
-"""Every state that a few requests can bring a small cache to: sound, and undone to the page.
+"""Every state that a few requests can reach in a small cache is sound, and every move rolls back completely.
 
-Most scopes are closed: not cut at a depth, but until no move leads anywhere new.
+Most scopes are closed: the exploration ends when no move leads to a new state, not at a depth.
 """
 
 from collections.abc import Callable
@@ -31,15 +31,16 @@ def setting(
 HYBRID = setting(1, 2, "FW", (3, 3))
 REPAIRED = replace(setting(1, 2, "FW", (6, 4), context=4), layers=(1, 1, 0))
 WHOLE = 99
-"""Deeper than any closed scope."""
+"""A depth beyond that of any closed scope: explore until no new state is left."""
 
 SCOPES: dict[str, tuple[Scope, int]] = {
-    "two that ask the same, pages for one": (Scope(HYBRID, SAME, (2, 9)), WHOLE),
-    "two that ask the same, pages for both": (Scope(replace(HYBRID, pages=(6, 4)), SAME, (9,)), WHOLE),
-    "two that part": (Scope(replace(HYBRID, pages=(4, 3)), APART, (9,)), WHOLE),
+    "two equal requests, pages for one": (Scope(HYBRID, SAME, (2, 9)), WHOLE),
+    "two equal requests, pages for both": (Scope(replace(HYBRID, pages=(6, 4)), SAME, (9,)), WHOLE),
+    "two requests that branch": (Scope(replace(HYBRID, pages=(4, 3)), APART, (9,)), WHOLE),
     "full attention alone": (Scope(setting(1, 2, "F", (4,)), APART, (1, 9)), WHOLE),
     "a window alone": (Scope(setting(1, 2, "W", (3,)), APART, (2, 9)), WHOLE),
-    "pages of two, parted inside one": (Scope(setting(2, 2, "FW", (3, 3), context=4), PAGED, (9,)), WHOLE),
+    "pages of two tokens, branch inside one":
+        (Scope(setting(2, 2, "FW", (3, 3), context=4), PAGED, (9,)), WHOLE),
     "a window of one, begun in a hole": (Scope(setting(2, 1, "FW", (3, 2), context=4), PAGED, (3, 9)), WHOLE),
     "two windows": (Scope(setting(1, 1, "FWV", (4, 2, 4), context=4), ((1, 1, 1, 1),) * 2, (2, 9)), 13),
     "a flush in between": (Scope(HYBRID, SAME, (1, 9), flushes=1), 12),
@@ -47,13 +48,13 @@ SCOPES: dict[str, tuple[Scope, int]] = {
     "no prefix cache": (Scope(replace(HYBRID, prefix_caching=False), SAME, (1, 9)), WHOLE),
     "three requests": (Scope(replace(HYBRID, pages=(4, 3), rows=3), (*SAME, (1, 2)), (9,)), 9),
     "states": (Scope(setting(1, 2, "FS", (4, 3)), SAME, (2, 9)), WHOLE),
-    "repair": (Scope(REPAIRED, ((1, 1, 1, 1),) * 2, (2, 9), short=(1,)), 12),
+    "repair": (Scope(REPAIRED, ((1, 1, 1, 1),) * 2, (2, 9), evicted=(1,)), 12),
     "a fork": (Scope(setting(2, 2, "FW", (4, 4)), SAME, (2, 9), forks=True), WHOLE),
 }  # fmt: skip
 
 DEEPER: dict[str, tuple[Scope, int]] = {
-    "two that ask the same, token by token": (Scope(HYBRID, SAME, (1, 9)), WHOLE),
-    "pages of two, parted inside one, by three tokens": (
+    "two equal requests, token by token": (Scope(HYBRID, SAME, (1, 9)), WHOLE),
+    "pages of two tokens, branch inside one, chunks of three": (
         Scope(setting(2, 2, "FW", (3, 3), context=4), PAGED, (3, 9)),
         WHOLE,
     ),
@@ -75,17 +76,18 @@ DEEPER: dict[str, tuple[Scope, int]] = {
 
 
 @pytest.mark.parametrize("name", SCOPES)
-def test_no_state_in_scope_is_wrong(name: str, capsys: pytest.CaptureFixture[str]) -> None:
-    every_state(name, *SCOPES[name], capsys)
+def test_every_state_of_a_small_scope_is_sound(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    explore_all(name, *SCOPES[name], capsys)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", DEEPER)
-def test_no_state_in_a_wider_scope_is_wrong(name: str, capsys: pytest.CaptureFixture[str]) -> None:
-    every_state(name, *DEEPER[name], capsys)
+def test_every_state_of_a_wider_scope_is_sound(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    explore_all(name, *DEEPER[name], capsys)
 
 
-def every_state(name: str, scope: Scope, depth: int, capsys: pytest.CaptureFixture[str]) -> None:
+def explore_all(name: str, scope: Scope, depth: int, capsys: pytest.CaptureFixture[str]) -> None:
+    """Explores the scope, prints its size, and requires that it was not trivially small."""
     explored = explore(scope, depth)
     with capsys.disabled():
         print(
@@ -96,8 +98,10 @@ def every_state(name: str, scope: Scope, depth: int, capsys: pytest.CaptureFixtu
     assert explored.states > 50 and explored.transitions > 5 * explored.states, explored
 
 
-def test_what_is_found_comes_with_the_moves_that_lead_there(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Report A's fault put back; breadth first, so no shorter way exists."""
+def test_a_failure_is_reported_with_the_shortest_moves_that_lead_to_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Publishing tokens that were never computed (report A) is found after three moves, the minimum."""
     publish: Callable[[HybridCache, Holding, Tokens], None] = HybridCache.publish
 
     def wrong(self: HybridCache, holding: Holding, tokens: Tokens) -> None:
@@ -106,14 +110,14 @@ def test_what_is_found_comes_with_the_moves_that_lead_there(monkeypatch: pytest.
         holding.computed = computed
 
     monkeypatch.setattr(HybridCache, "publish", wrong)
-    scope, depth = DEEPER["two that ask the same, token by token"]
+    scope, depth = DEEPER["two equal requests, token by token"]
     with pytest.raises(Wrong) as raised:
         explore(scope, depth)
     shortest = ((do.Ask(0, SAME[0], ""), do.Admit(0)), (do.Extend(0, 1),), (do.Publish(0),))
     assert repr(shortest) in str(raised.value)
 
 
-def test_in_scope_a_repair_that_files_what_is_not_exact_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_repair_that_caches_inexact_pages_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     right = Hit.share
 
     def wrong(hit: Hit, component: int, rule: PageRule) -> Share:

@@ -1,5 +1,8 @@
 """Fork, pins, explanations and events."""
 
+from hashlib import blake2b
+from typing import Any
+
 import numpy as np
 import pytest
 from tests.kv.world import MIXES, PAGE_SIZES, Job, World, components, same
@@ -236,3 +239,74 @@ def test_a_reader_that_falls_behind_learns_how_much_it_missed(monkeypatch: pytes
         world.serve([number * 10 + place for place in range(3)])
     batch = world.cache.events(0)
     assert (batch.missed, batch.next, len(batch.events)) == (12, 24, 12)
+
+
+class CountedDigest:
+    """A blake2b that counts its work: tokens hashed, and digests read."""
+
+    tokens = 0
+    digests = 0
+
+    def __init__(self, tokens: bytes = b"", *, inner: Any = None, **settings: Any) -> None:
+        self.inner = inner or blake2b(**settings)
+        self.update(tokens)
+
+    def update(self, tokens: bytes) -> None:
+        CountedDigest.tokens += len(tokens) // 4
+        self.inner.update(tokens)
+
+    def copy(self) -> "CountedDigest":
+        return CountedDigest(inner=self.inner.copy())
+
+    def digest(self) -> bytes:
+        CountedDigest.digests += 1
+        return bytes(self.inner.digest())
+
+
+def digest_work(world: World, since: int, monkeypatch: pytest.MonkeyPatch) -> tuple[int, int]:
+    """Tokens hashed and digests read for a reader that knows all events before `since`."""
+    monkeypatch.setattr(CountedDigest, "tokens", 0)
+    monkeypatch.setattr(CountedDigest, "digests", 0)
+    with monkeypatch.context() as patched:
+        patched.setattr("transom.kv.events.blake2b", CountedDigest)
+        world.cache.events(since)
+    return CountedDigest.tokens, CountedDigest.digests
+
+
+@pytest.mark.parametrize("requests", [5, 50])
+def test_a_reader_pays_for_new_events_only(requests: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    world = World((Full(), Window(4)), (4096, 4096), 4, context=256)
+    for number in range(requests):
+        world.serve([number + 1, *range(41)])
+    known = world.cache.events(0).next
+    assert digest_work(world, known, monkeypatch) == (0, 0)
+    world.serve([99, *range(41)])
+    new = world.cache.events(0).next - known
+    assert new == 20, "ten pages in each of two components"
+    assert digest_work(world, known, monkeypatch) == (80, new)
+    # Of a record that is partly known, only the unknown pages are digested.
+    assert digest_work(world, known + 17, monkeypatch) == (40, 3)
+
+
+def test_the_common_beginning_of_new_events_is_hashed_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    world = World((Full(),), (4096,), 4, context=256)
+    world.serve(range(201))
+    world.serve([*range(200), 1000, 0, 0, 0, 0])
+    known = world.cache.events(0).next
+    for number in range(1, 11):
+        world.serve([*range(200), 1000 + number, 0, 0, 0, 0])
+    assert digest_work(world, known, monkeypatch) == (200 + 10 * 4, 10)
+
+
+def test_events_after_a_rollback_have_the_digests_of_their_own_tokens() -> None:
+    world = World((Full(), Window(4)), (64, 64), 4)
+    job, other = world.admit(up_to(17)), world.admit([*up_to(8), *range(50, 59)])
+    world.compute(job, 16)
+    world.compute(other, 16)
+    with pytest.raises(KeyError), world.cache.transaction():
+        world.cache.publish(job.holding, job.tokens)
+        world.cache.events(0)
+        raise KeyError
+    for each in (other, job):
+        world.cache.publish(each.holding, each.tokens)
+    assert reduced(world.cache.events(0).events) == resident(world)

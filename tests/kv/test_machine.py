@@ -195,6 +195,8 @@ class CacheMachine(RuleBasedStateMachine):
         job = self.pick(number)
         if any(pending.holding is job.holding for pending in inside(self.cache).pending):
             return
+        if job.holding.computed < job.holding.full_until:  # the cache refuses to fork such a repair
+            return
         before = self.world.snapshot()
         request = RequestId(self.world.next_id)
         try:

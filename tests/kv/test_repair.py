@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from tests.kv.test_fork import fork
 from tests.kv.test_machine import CONTEXT, CacheMachine, one_operation
-from tests.kv.world import World, components
+from tests.kv.world import World, components, same
 
 from transom.errors import ConfigError, NoSpace
 from transom.kv.cache import CacheLayout, HybridCache, StartPoint
@@ -208,7 +208,21 @@ def test_full_pages_beyond_an_island_are_read_and_not_stored_again() -> None:
     assert inside(world.cache).pools[0].free == full_free
 
 
-@pytest.mark.parametrize("computed", [22, 36, 40, 41])
+@pytest.mark.parametrize("computed", [22, 36, 39])
+def test_a_repair_cannot_fork_before_full_until(computed: int) -> None:
+    """Its row names full pages up to 40: a child with other tokens from `computed` on would read them."""
+    world = hybrid(page_size=4, window=7, layers=(1, 0, 1, 1))
+    world.serve(up_to(40))
+    lose_windows(world)
+    job = world.admit(up_to(40, 50, 51))
+    world.compute(job, computed)
+    before = world.snapshot()
+    with pytest.raises(AssertionError, match=rf"fork before full_until.*{computed}, 40"):
+        fork(world, job)
+    same(before, world.snapshot())
+
+
+@pytest.mark.parametrize("computed", [40, 41])
 def test_a_fork_of_a_repair_is_a_repair(computed: int) -> None:
     world = hybrid(page_size=4, window=7, layers=(1, 0, 1, 1))
     world.serve(up_to(40))

@@ -1,6 +1,6 @@
-"""What would be published: a wheel and an sdist of a clean checkout, each where nothing else of ours is.
+"""The release artifacts, a wheel and an sdist of a clean checkout, work in empty environments.
 
-Native code is compiled twice, and what the wheel depends on comes from the package index: minutes.
+These tests take minutes: native code is compiled twice, and dependencies come from the package index.
 """
 
 import os
@@ -26,7 +26,7 @@ from transom import __version__
 pytestmark = [
     pytest.mark.slow,
     pytest.mark.timeout(1800),
-    pytest.mark.skipif(not (ROOT / ".git").exists(), reason="there is no repository to export"),
+    pytest.mark.skipif(not (ROOT / ".git").exists(), reason="no git repository to export"),
 ]
 
 PIP = ("-m", "pip", "--disable-pip-version-check", "-q")
@@ -34,24 +34,25 @@ PIP = ("-m", "pip", "--disable-pip-version-check", "-q")
 
 @dataclass(frozen=True)
 class Venv:
-    """An environment of the test's own. Its programs see nothing of the one that tests run in."""
+    """A virtual environment of its own. Its programs see nothing of the environment that runs the tests."""
 
     folder: Path
 
     def run(self, program: str, *words: str) -> str:
-        """What it prints; it must end well."""
+        """Runs a program of the environment and returns its stdout. The exit status must be 0."""
         return run([str(self.folder / "bin" / program), *words], self.folder)
 
 
 def run(words: list[str], folder: Path) -> str:
     done = subprocess.run(
-        words, cwd=folder, env=stranger(folder), capture_output=True, text=True, timeout=1500
+        words, cwd=folder, env=clean_environment(folder), capture_output=True, text=True, timeout=1500
     )
     assert done.returncode == 0, f"{words}\n{done.stdout[-4000:]}\n{done.stderr[-4000:]}"
     return done.stdout
 
 
-def stranger(folder: Path) -> Mapping[str, str]:
+def clean_environment(folder: Path) -> Mapping[str, str]:
+    """Environment variables without the ones of this test run, and with a model cache of their own."""
     kept = {name: value for name, value in os.environ.items() if name not in DEVELOPER_VARIABLES}
     return {**kept, "TRANSOM_CACHE": str(folder / "cache")}
 
@@ -63,7 +64,7 @@ def work(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def checkout(work: Path) -> Path:
-    """Of the last commit: nothing that was built, cached or left lying."""
+    """The files of the last commit, without build outputs, caches and untracked files."""
     folder = work / "checkout"
     folder.mkdir()
     archive = work / "checkout.tar"
@@ -80,19 +81,19 @@ def wheel(work: Path, checkout: Path) -> Path:
 
 @pytest.fixture(scope="module")
 def sdist(work: Path, checkout: Path) -> Path:
-    """By the build backend itself, of the version that the project asks for."""
+    """The sdist, made by the build backend in the version that pyproject.toml requires."""
     venv = fresh(work / "backend")
     project = tomllib.loads((checkout / "pyproject.toml").read_text())
     venv.run("python", *PIP, "install", *project["build-system"]["requires"])
     words = ["-c", f"from scikit_build_core.build import build_sdist; build_sdist({str(work)!r})"]
     run([str(venv.folder / "bin" / "python"), *words], checkout)
-    (made,) = work.glob("transom-*.tar.gz")
-    return made
+    (path,) = work.glob("transom-*.tar.gz")
+    return path
 
 
 @pytest.fixture(scope="module")
 def installed(work: Path, wheel: Path) -> Venv:
-    """The wheel, what it says it needs, and pip."""
+    """An environment with the wheel, its declared dependencies and pip."""
     venv = fresh(work / "installed")
     venv.run("python", *PIP, "install", str(wheel))
     return venv
@@ -110,8 +111,8 @@ def fresh(folder: Path) -> Venv:
 
 def built(source: str, folder: Path) -> Path:
     run([sys.executable, *PIP, "wheel", "--no-deps", "--wheel-dir", str(folder), source], folder.parent)
-    (made,) = folder.glob("*.whl")
-    return made
+    (path,) = folder.glob("*.whl")
+    return path
 
 
 def members(wheel: Path) -> set[str]:
@@ -119,7 +120,7 @@ def members(wheel: Path) -> set[str]:
         return set(archive.namelist())
 
 
-def test_the_wheel_holds_the_package_its_types_and_its_kernels_and_no_more(wheel: Path) -> None:
+def test_the_wheel_holds_only_the_package_with_its_types_and_kernels(wheel: Path) -> None:
     names = members(wheel)
     assert "transom/py.typed" in names
     assert [name for name in names if name.startswith("transom/_native") and name.endswith(".so")]
@@ -128,7 +129,7 @@ def test_the_wheel_holds_the_package_its_types_and_its_kernels_and_no_more(wheel
     assert sources <= names
 
 
-def test_what_the_wheel_says_it_needs_is_all_it_needs(installed: Venv, tiny: Path) -> None:
+def test_the_declared_dependencies_of_the_wheel_suffice(installed: Venv, tiny: Path) -> None:
     assert installed.run("python", "-m", "pip", "check").strip() == "No broken requirements found."
     assert installed.run("transom", "--version") == f"transom {__version__}\n"
     assert "smollm2-135m-instruct" in installed.run("transom", "models")
@@ -140,9 +141,7 @@ def test_what_the_wheel_says_it_needs_is_all_it_needs(installed: Venv, tiny: Pat
     assert str(installed.folder) in where
 
 
-def test_the_lab_is_a_wheel_of_its_own_whose_commands_join_transom(
-    work: Path, checkout: Path, wheel: Path
-) -> None:
+def test_the_wheel_of_the_lab_adds_its_commands_to_transom(work: Path, checkout: Path, wheel: Path) -> None:
     lab = built(str(checkout / "lab"), work / "lab-wheel")
     assert {name.split("/")[0] for name in members(lab)} == {
         "transom_lab",
@@ -156,12 +155,15 @@ def test_the_lab_is_a_wheel_of_its_own_whose_commands_join_transom(
 
 def test_the_wheel_serves(installed: Venv, tiny: Path) -> None:
     words = [str(installed.folder / "bin" / "transom"), "serve", str(tiny), "--port", "0"]
-    with started(words, installed.folder, stranger(installed.folder)) as server, server.client() as http:
+    with (
+        started(words, installed.folder, clean_environment(installed.folder)) as server,
+        server.client() as http,
+    ):
         assert complete(http, "the cat", max_tokens=4)["usage"]["completion_tokens"] <= 4
         assert "transom:num_steps_total" in http.get("/metrics").text
 
 
-def test_the_sdist_makes_the_same_wheel(work: Path, sdist: Path, wheel: Path) -> None:
+def test_the_sdist_builds_the_same_wheel(work: Path, sdist: Path, wheel: Path) -> None:
     with tarfile.open(sdist) as archive:
         names = {name.split("/", 1)[1] for name in archive.getnames() if "/" in name}
     assert {"pyproject.toml", "CMakeLists.txt", "README.md", "LICENSE", "native/bindings.cpp"} <= names

@@ -186,6 +186,8 @@ class Driver:
         copies = [pending for pending in inside(self.cache).pending if pending.snapshot_of is None]
         if child in self.jobs or any(pending.holding is parent.holding for pending in copies):
             return False
+        if parent.holding.computed < parent.holding.full_until:  # the cache refuses to fork such a repair
+            return False
         before = snapshot(self.cache)
         try:
             holding = self.cache.fork(parent.holding, RequestId(child), parent.tokens)

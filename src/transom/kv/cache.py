@@ -333,8 +333,16 @@ class HybridCache:
 
         `tokens`: at least the computed ones. Raises NoSpace. `holding` must not compute before the copies
         have run, as they read its pages. A pending snapshot of `holding` may wait: it only reads, too.
+        A repair must have computed up to `full_until` first.
         """
         self._require_live(holding)
+        # Until then the row names full pages of tokens that the parent has yet to compute. The child would
+        # share them, although it may continue with other tokens.
+        assert holding.computed >= holding.full_until, (
+            "fork before full_until",
+            holding.computed,
+            holding.full_until,
+        )
         assert not any(p.holding is holding and p.snapshot_of is None for p in self._pending), self._pending
         if None not in self._holdings:
             raise NoSpace("rows", 1, 0)

@@ -13,6 +13,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from hashlib import blake2b
+from itertools import takewhile
 from typing import NamedTuple
 
 from transom.kv.holding import Namespace
@@ -82,13 +83,26 @@ class Record(NamedTuple):
     step: int
     request: RequestId | None
 
+    @property
+    def end(self) -> int:
+        """The event number after the record's last. A flush is one event without pages."""
+        return self.sequence + (len(self.pages) or 1)
+
     def prefix(self) -> bytes:
         return b"".join((*self.above, self.key))
 
 
 def prefix_digest(salt: str, prefix: bytes) -> bytes:
     """The digest of a prefix: int32 little-endian tokens, keyed by the tenant's salt."""
-    return blake2b(prefix, digest_size=DIGEST_BYTES, key=salt.encode()[:64]).digest()
+    return _digest_of(salt, prefix).digest()
+
+
+def _digest_of(salt: str, *tokens: bytes) -> blake2b:
+    """A digest that can be continued with the tokens that follow."""
+    digest = blake2b(digest_size=DIGEST_BYTES, key=salt.encode()[:64])
+    for run in tokens:
+        digest.update(run)
+    return digest
 
 
 class EventLog:
@@ -114,12 +128,11 @@ class EventLog:
         """Events from `sequence` on, as far as they are kept."""
         assert 0 <= sequence <= self.next, (sequence, self.next)
         oldest = self._records[0].sequence if self._records else self.next
-        events = [
-            event
-            for record in self._records
-            for event in self._events_of(record)
-            if event.sequence >= sequence
-        ]
+        # From the newest record back, so that the cost depends on what is new and not on what is kept.
+        new = list(takewhile(lambda record: record.end > sequence, reversed(self._records)))
+        # The digest of the tokens above a node serves all its records, and those of its siblings.
+        above: dict[tuple[str, tuple[bytes, ...]], blake2b] = {}
+        events = [event for record in reversed(new) for event in self._events_of(record, sequence, above)]
         return EventBatch(tuple(events), max(0, oldest - sequence), self.next)
 
     def last_removal(self, component: int, namespace: Namespace, prefix: bytes) -> Record | None:
@@ -138,16 +151,25 @@ class EventLog:
                 return record
         return None
 
-    def _events_of(self, record: Record) -> Iterator[CacheEvent]:
+    def _events_of(
+        self, record: Record, sequence: int, digests: dict[tuple[str, tuple[bytes, ...]], blake2b]
+    ) -> Iterator[CacheEvent]:
+        """The record's events from number `sequence` on. `digests`: of tokens above nodes, filled here."""
         if record.namespace is None:
             yield CacheEvent(record.sequence, "", b"", 0, 0, record.kind)
             return
-        prefix, size = record.prefix(), self._page_bytes
-        for number, page in enumerate(record.pages):
+        name, size, salt = self._names[record.component], self._page_bytes, record.namespace.salt
+        if (salt, record.above) not in digests:
+            digests[salt, record.above] = _digest_of(salt, *record.above)
+        # One digest runs along the key and is read at the end of each page, so each token is hashed once.
+        digest = digests[salt, record.above].copy()
+        at = start = sum(map(len, record.above))
+        first = max(0, sequence - record.sequence)
+        for number, page in enumerate(record.pages[first:], record.sequence + first):
             end = (page + 1) * size
-            digest = prefix_digest(record.namespace.salt, prefix[:end])
-            name = self._names[record.component]
-            yield CacheEvent(record.sequence + number, name, digest, page * size // 4, end // 4, record.kind)
+            digest.update(record.key[at - start : end - start])
+            at = end
+            yield CacheEvent(number, name, digest.digest(), page * size // 4, end // 4, record.kind)
 
     # ---------------------------------------------------------------- transitions
 

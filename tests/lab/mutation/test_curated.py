@@ -68,7 +68,7 @@ def first_error() -> str:
 @pytest.mark.parametrize("report", [REPORT_A, REPORT_B], ids=["report A", "report B"])
 def test_small_scopes_notice_the_bug_of_a_report(report: Curated) -> None:
     with made(report.edit()), pytest.raises(Wrong):
-        explore(*SCOPES["two that ask the same, pages for both"])
+        explore(*SCOPES["two equal requests, pages for both"])
 
 
 def test_its_own_test_notices_report_a() -> None:
