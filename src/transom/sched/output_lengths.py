@@ -69,6 +69,7 @@ def _quartiles(count: int) -> Counts:
     One index more than entries: past the last entry, the index of the last one.
     """
     first = np.arange(count + 1)
+    # Of n entries the upper quartile is the ceil(3 n / 4)-th, and `-1` makes it an index.
     return np.asarray(np.minimum(first + (3 * (count - first) + 3) // 4, count) - 1, np.int64)
 
 

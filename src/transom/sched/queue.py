@@ -110,11 +110,12 @@ class Queue:
         progress = waiting.progress
         assert progress.id not in self._requests, progress.id
         tenant = self._tenant(progress.request.tenant)
+        # Raised to the level of the waiting tenants, see the head of the file.
         # A retracted request does not lift the counter of its tenant: the tenant was served until now.
         if not len(tenant) and not progress.admissions:
             tenant.served = max(tenant.served, self._served_least())
         queued = QueuedRequest(waiting, since_own=tenant.admissions, since_all=self._admissions)
-        queued.rank = self._look_up(queued)
+        queued.rank = self._look_up(queued)  # before it is added, since the order depends on it
         self._requests[progress.id] = queued
         insort(self._by_seniority, progress.seniority)
         self._lookups.append(progress.id)

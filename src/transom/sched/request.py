@@ -111,6 +111,7 @@ class Progress:
         prompt = len(self.request.prompt)
         if self.logprobs_until >= prompt:
             return None
+        # The last prompt token's logits are for the first output, so they are left out.
         start, end = max(span.start, self.logprobs_until - 1), min(span.end, prompt - 1)
         return PromptLogprobSpan(start, self._buffer[start + 1 : end + 1]) if start < end else None
 

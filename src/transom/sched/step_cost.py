@@ -87,7 +87,7 @@ class StepCost:
 
     def longest_span(self, start: int, tokens: int, seconds: float) -> int:
         """The most tokens, up to `tokens`, of one more span from `start` that adds at most `seconds`."""
-        low, high = 0, tokens
+        low, high = 0, tokens  # bisection: a longer span never costs less
         while low < high:
             middle = (low + high + 1) // 2
             low, high = (
