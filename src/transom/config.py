@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 
 from transom.errors import ConfigError
 
+# The names of enums in higher layers, which this module may not import. A test compares them.
 KV_DTYPES = ("float16", "float32")
 CACHE_POLICIES = ("value", "lru", "lfu", "fifo", "priority")
 SCHEDULE_POLICIES = ("lpm", "fcfs", "srpt", "priority")

@@ -1,7 +1,29 @@
+from collections.abc import Iterable
+
 import pytest
 
-from transom.config import EngineConfig, LogConfig, ServerConfig, parse_bytes
+from transom.config import (
+    CACHE_POLICIES,
+    KV_DTYPES,
+    SCHEDULE_POLICIES,
+    EngineConfig,
+    LogConfig,
+    ServerConfig,
+    parse_bytes,
+)
 from transom.errors import ConfigError
+from transom.kv.eviction_policy import CachePolicy
+from transom.ops.store import KVType
+from transom.sched.policy import SchedulePolicy
+
+
+@pytest.mark.parametrize(
+    ("choices", "members"),
+    [(CACHE_POLICIES, CachePolicy), (SCHEDULE_POLICIES, SchedulePolicy), (KV_DTYPES, KVType)],
+)
+def test_the_choices_of_a_flag_are_the_members_of_its_enum(choices: tuple[str, ...], members: type) -> None:
+    assert isinstance(members, Iterable)
+    assert set(choices) == {member.value for member in members}
 
 
 @pytest.mark.parametrize(

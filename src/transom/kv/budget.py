@@ -53,6 +53,7 @@ class Capacity:
 
         One page of span less is one page less in every component that grows at all.
         """
+        # Components that need nothing are left out: shortening the span frees no page of theirs.
         pages = max([n - pages if n > 0 else 0 for n, pages in zip(need, self.pages, strict=True)])
         size = sum([size for n, size in zip(need, self.page_bytes, strict=True) if n > 0])
         short = self._bytes(need) - self.bytes

@@ -65,6 +65,7 @@ class Window:
         assert self.window >= 1, self.window
 
     def needed(self, end: int) -> From:
+        # The token at `end` is one of the `window` keys, and is computed now.
         return From(max(0, end - (self.window - 1)))
 
     def cuts(self, start: int, end: int) -> Sequence[int]:
@@ -85,7 +86,7 @@ class Chunked:
         assert self.chunk >= 1, self.chunk
 
     def needed(self, end: int) -> From:
-        return From(end - end % self.chunk)
+        return From(end - end % self.chunk)  # nothing, for the first token of a chunk
 
     def cuts(self, start: int, end: int) -> Sequence[int]:
         return ()

@@ -18,6 +18,7 @@ from typing import NamedTuple
 
 from transom.kv.holding import Namespace
 from transom.kv.journal import Journal
+from transom.kv.node import TOKEN_BYTES
 from transom.values import RequestId
 
 RECORDS_KEPT = 4096
@@ -169,7 +170,9 @@ class EventLog:
             end = (page + 1) * size
             digest.update(record.key[at - start : end - start])
             at = end
-            yield CacheEvent(number, name, digest.digest(), page * size // 4, end // 4, record.kind)
+            yield CacheEvent(
+                number, name, digest.digest(), page * size // TOKEN_BYTES, end // TOKEN_BYTES, record.kind
+            )
 
     # ---------------------------------------------------------------- transitions
 

@@ -47,6 +47,7 @@ def evict(tree: RadixTree, component: int, count: int) -> None:
     assert count <= pool.idle, (pool.name, count, pool.idle)
     freed, queue = Freed(tree), tree.queue_of(component)
     goal = pool.free + count
+    # Pages in `freed` have left the tree but are not free yet, so both count.
     while (missing := goal - pool.free - freed.counts[component]) > 0:
         _evict_next(tree, component, queue, missing, LOWEST_NEEDED, freed)
     freed.release()
@@ -64,6 +65,8 @@ def cheapest_component(tree: RadixTree) -> tuple[int, Key]:
             victims.append((tree.queues[group].victim_key, group, component))
     assert victims, "bytes are short, and no component has an unreferenced page"
     victims.sort()
+    # Up to the next component's key: one call then evicts several victims before the components are compared
+    # again.
     return victims[0][-1], victims[1][0] if len(victims) > 1 else LOWEST_NEEDED
 
 
@@ -84,6 +87,7 @@ def purge(tree: RadixTree, root: Root) -> None:
     keeps_all = next((c for c, keeps_all in enumerate(tree.keeps_all) if keeps_all), None)
     freed = Freed(tree)
     for node in _deepest_first(root):
+        # Windows first: they may be unreferenced where the full pages at the same positions are still read.
         for component in range(len(tree.pools)):
             if not tree.keeps_all[component]:
                 idle = _idle_pages(tree, component, node)

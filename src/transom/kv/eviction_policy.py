@@ -78,7 +78,7 @@ class Policy(Protocol):
         ...
 
     def priority(self, candidate: Candidate[Item], price: Price) -> tuple[float, float]:
-        """The lowest is evicted first."""
+        """The lowest is evicted first. A use must not lower it, ties apart: see `eviction_queue`."""
         ...
 
 
@@ -129,6 +129,7 @@ class LeastValuable:
     knows_boundaries = True
 
     def priority(self, candidate: Candidate[Item], price: Price) -> tuple[float, float]:
+        # Logarithmic, and 1 for the first use: the tenth use says less about the next one than the second.
         chance = log2(1 + candidate.uses) if price.branched else 1.0
         value = candidate.base + chance * price.tokens / price.bytes
         return (value, -candidate.last_used if price.whole else candidate.last_used)

@@ -118,6 +118,7 @@ class EvictionQueue(Generic[Item]):
         self._ascending: deque[Entry[Item]] = deque()
         self._heap: list[Entry[Item]] = []
         self._entry_numbers = count()
+        """Never taken back by a rollback: an outdated entry keeps its number, so numbers stay unique."""
         self._queued_count = 0
         self._skipped: dict[int, Candidate[Item]] = {}
         """By `id`."""
@@ -194,7 +195,7 @@ class EvictionQueue(Generic[Item]):
         self._enqueue(candidate)
 
     def remove(self, candidate: Candidate[Item]) -> None:
-        """Takes `candidate` out. Its entries stay until they reach the front."""
+        """Takes `candidate` out. Its entries stay until they reach the front: a heap cannot find them."""
         assert candidate.queued, candidate.item
         self._journal.log(self._undo_remove, candidate, candidate.skipped)
         self._withdraw(candidate)
@@ -263,6 +264,7 @@ class EvictionQueue(Generic[Item]):
             candidate = entry[-1]
             is_live = candidate.queued and not candidate.skipped
             now = self.key(candidate) if is_live else LOWEST
+            # The first entry bounds all keys from below, so a candidate at its own bound has the lowest key.
             if is_live and now <= entry[:3]:
                 self.victim_key = now
                 return candidate

@@ -30,10 +30,11 @@ def begin_fork(holding: Holding, request: RequestId, row: int, tokens: int) -> H
         namespace=holding.namespace,
         start=holding.start,
         computed=holding.computed,
+        # Pages that the parent has beyond `computed` are for its own next tokens.
         allocated=holding.computed,
         published=holding.published,
         kept=holding.kept,
-        prompt=tokens,
+        prompt=tokens,  # from here on, the outputs differ
         priority=holding.priority,
         exact=holding.exact,
         full_until=holding.full_until,

@@ -113,6 +113,7 @@ class Holding:
     def shared(self, rule: PageRule) -> int:
         """The first entry of a component with a private page; earlier pages are in the tree."""
         in_tree = self.published
+        # Full pages of a hit may reach further than the tokens that are computed, and so published.
         if rule.keeps_all and self.full_until:
             in_tree = max(in_tree, rule.floor(self.full_until))
         return rule.shared(in_tree)

@@ -86,7 +86,7 @@ def longest_alone(layout: CacheLayout, chunk: int) -> int:
     """The longest request, in tokens and at most `context`, that fits into an empty cache."""
     lives = [_Life(component, layout.page_size, layout.context) for component in layout.components]
     # Pages held grow with the length of a request, so bisection finds the last length that fits.
-    low, high = 0, layout.context
+    low, high = 0, layout.context  # 0 tokens fit into any cache
     while low < high:
         middle = (low + high + 1) // 2
         low, high = (middle, high) if _fits(layout, lives, middle, chunk) else (low, middle - 1)

@@ -58,12 +58,15 @@ class Hit(NamedTuple):
         start, keeps_all, is_repair = begin.start, rule.keeps_all, begin.clip > 0
         # A repair has no window at its start, so its row begins with the page of `start`.
         kept = rule.floor(start) if is_repair and not keeps_all else rule.first_entry(start)
+        # The row names whole pages of the tree up to here. The rest of a partial page is copied, or computed.
         shared = rule.shared((begin.full_until if keeps_all else start) // rule.page_size)
         assert shared <= self.path.pages, (self, component, shared)
         pages = self.path.read(component, kept, shared) if kept < shared else NO_PAGES
+        # If full pages reach past `start`, the page of `start` is one of them and is not written to.
         takes = 0 if keeps_all and begin.full_until > start else rule.own(start)
         source = self.copied_from(component, rule) if takes else 0
         if is_repair and rule.by_reference:
+            # Windows are exact from here on: see `repair_start`.
             return Share(kept, pages, takes, source, rule.keep(begin.full_until))
         # A page begun in its middle without a source lacks its first tokens: it must not be published.
         is_headless = takes and not source and rule.by_reference

@@ -144,6 +144,7 @@ class Path:
     def after(self, pages: int) -> tuple[Node, int]:
         """The node in which the first `pages` of the path end, and how many of its pages they cover."""
         assert 0 <= pages <= self.pages, (pages, self.pages)
+        # `bisect_left`: a boundary between two nodes belongs to the first, at whose end it lies.
         which = bisect_left(self.starts, pages) - 1
         return (self.nodes[which], pages - self.starts[which]) if which >= 0 else (self.root, 0)
 

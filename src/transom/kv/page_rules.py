@@ -251,6 +251,7 @@ def page_rule(component: ComponentSpec, page_size: int, context: int) -> PageRul
     return RangePages(component, page_size, starts[context] == 0, reads_before, starts)
 
 
+# Shared by all rules of a component: the fuzzer and the tests build thousands of caches.
 @lru_cache(maxsize=16)
 def _starts(component: ComponentSpec, context: int) -> Sequence[int]:
     return array("q", [first_needed(component, end) for end in range(context + 1)])

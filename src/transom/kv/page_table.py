@@ -43,7 +43,7 @@ class PageTable:
         """Sets entries [start, end) to 0. Returns the pages that they named, without zeros."""
         assert start <= end, (row, start, end)
         entries = self._entries(row, start, end)
-        before = entries.astype(np.int64)
+        before = entries.astype(np.int64)  # a copy, and in the type that the pools take
         self._journal.log(self._restore, row, start, before)
         entries[...] = _NONE
         return present(before)

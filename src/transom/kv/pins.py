@@ -43,6 +43,7 @@ class Pins:
         assert steps > 0, steps
         path = self._tree.walk(namespace, key)
         pin = Pin(namespace, key[: path.pages * self._tree.page_bytes], self._log.step + steps)
+        # Pinning the same prefix again replaces its pin, so it does not count twice.
         other_pins = tuple(p for p in self.pins if (p.namespace, p.key) != (namespace, pin.key))
         left = self.tokens_max - sum(p.tokens for p in other_pins)
         if pin.tokens > left:

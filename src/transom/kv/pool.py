@@ -67,6 +67,7 @@ _READ_ONCE = np.array(TREE - 1, np.int32)
 _ONE, _TREE = np.array(1, np.int32), np.array(TREE, np.int32)
 """As arrays: numpy takes twice as long to compute with Python numbers."""
 _MARKS = np.arange(1 << 12, dtype=np.int32)
+"""Marks for `_require`, prepared for all but the longest lists of pages."""
 
 
 class PagePool:
@@ -164,6 +165,7 @@ class PagePool:
     def discard(self, count: int) -> Pages:
         """Marks `count` free pages as untouched, the last ones to be allocated, and returns them."""
         assert 0 < count <= self.free - self.untouched, (self.name, count, self.free, self.untouched)
+        # The lowest touched pages of the stack, which would be allocated last. Only the boundary moves.
         self._journal.assign(self, "untouched", self.untouched + count)
         return self._free[self.untouched - count : self.untouched].copy()
 
@@ -172,6 +174,7 @@ class PagePool:
         assert TREE < owner < FREE and count >= 0, (owner, count)
         if count > self.free:
             raise NoSpace(self.name, count, self.free)
+        # The order in which single allocations would pop them. A copy, because frees overwrite the stack.
         pages = self._free[self.free - count : self.free][::-1].copy()
         assert self._all_are(pages, FREE), (self.name, pages)
         self._journal.log(self._undo_allocate, pages, self.untouched)
@@ -224,6 +227,7 @@ class PagePool:
         assert fewest >= 0, (self.name, "not in the tree", index, state)
         self._journal.log(self._undo_reference, index)
         self._state[index] = state - _ONE
+        # Pages that had no reader were idle.
         if not fewest:
             self.idle -= len(index) - int(_count_nonzero(state))
 

@@ -39,6 +39,7 @@ class Publisher:
         assert len(key) == whole * self._tree.page_bytes, (len(key), whole)
         path = self._tree.walk(holding.namespace, key)
         for node, start in zip(path.nodes, path.starts, strict=True):
+            # Earlier nodes were merged by earlier calls, and the row references their pages since then.
             if start + node.size > holding.published:
                 self._merge(holding, node, start, min(start + node.size, path.pages))
         if path.pages < whole:
@@ -50,7 +51,7 @@ class Publisher:
         assert path.pages < whole, (path.pages, whole)
         if not path.nodes:
             path.end = self._tree.root(holding.namespace)
-        elif path.within < path.end.size:
+        elif path.within < path.end.size:  # the tokens differ inside the last node
             path.cut_last(self._tree.split(path.end, path.within))
         runs = tuple([self._adopted(holding, c, path.pages, whole) for c in range(len(self._rows))])
         # The end of a prompt stays the end of a node: another request with the same prompt may hit there.
@@ -69,6 +70,7 @@ class Publisher:
             return bytes((end - start) * ID_BYTES)
         pages = self._rows[component].read(holding.row, start, end)
         shared = holding.shared(self._rules[component])
+        # The tree lacks these positions, so the row cannot name pages of the tree there, only slid entries.
         assert shared <= start or not pages[: shared - start].any(), (holding, component, pages)
         self._tree.pools[component].adopt(present(pages), owner_of(holding.row))
         return pages.tobytes()
@@ -82,6 +84,7 @@ class Publisher:
                 continue
             ours = self._rows[component].read(holding.row, first, end)
             theirs = pages_of(node.runs[component])[first - start : end - start]
+            # 0 in `ours`: the window has slid past, so the row has nothing to fill the hole with.
             fresh = np.flatnonzero((ours != 0) & (theirs == 0))
             if len(fresh):
                 self._tree.pools[component].adopt(ours[fresh], owner_of(holding.row))

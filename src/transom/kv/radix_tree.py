@@ -91,6 +91,7 @@ class RadixTree:
         nodes: list[Node] = []
         starts: list[int] = []
         at, page_bytes = 0, self.page_bytes
+        # At the end of `key` the slice is shorter than a page, so no child has it as its first page.
         while (child := node.children.get(key[at : at + page_bytes])) is not None:
             nodes.append(child)
             starts.append(at // page_bytes)
@@ -124,6 +125,7 @@ class RadixTree:
     def _stretch(self, node: Node) -> Price:
         """The price of a leaf in components that keep everything. All pages at its positions go together."""
         size = 0
+        # A loop and not `sum`: prices are computed for every node that reaches the front of a queue.
         for cost, resident in zip(self._costs, node.resident, strict=True):
             size += cost * resident.count(1)
         tokens = len(node.key) // TOKEN_BYTES
@@ -310,6 +312,7 @@ class RadixTree:
     def trim(self, node: Node) -> None:
         """Restores the shape upwards from `node`: leaves end with a resident page, empty ones are removed."""
         while node.parent is not None and not node.children:
+            # Pages up to the last one that any component has.
             keep = 0
             for resident in node.resident:
                 last = resident.rfind(1) + 1
@@ -417,6 +420,7 @@ class RadixTree:
             queue, candidate = self.queues[group], node.candidates[group]
             has_pages = 1 in node.resident[component] and not (self.keeps_all[component] and node.children)
             if has_pages and candidate.queued:
+                # Otherwise its old entry is still a lower bound: see `eviction_queue`.
                 if cheaper:
                     queue.requeue(candidate)
             elif has_pages:

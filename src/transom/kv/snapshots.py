@@ -37,6 +37,7 @@ class SnapshotKeeper:
         ]
         if not cuts:
             return cuts
+        # A path that ends earlier has no snapshot there; `publish` will extend it.
         path = self.tree.walk(holding.namespace, key)
         whole = path.pages * self.tree.page_bytes == len(key)
         return [c for c in cuts if not whole or not path.residency(c)[-1]]

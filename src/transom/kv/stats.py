@@ -88,6 +88,7 @@ class Counters:
         old = self.admissions
         new = Admissions(
             old.admitted + 1,
+            # A repair is counted apart from hits.
             old.hits + (begin.start > 0 and not begin.is_repair),
             old.hit_tokens + begin.start,
             old.pages_copied + pages_copied,

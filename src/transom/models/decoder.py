@@ -34,6 +34,7 @@ def hidden(ops: Ops, model: Model, kv: tuple[PagedKV, ...], batch: Batch) -> F32
     last = len(spec.layers) - 1
     for number, (layer, layer_weights) in enumerate(zip(spec.layers, weights.layers, strict=True)):
         spans = batch.spans[layer.component]
+        # All keys of the step are stored before attention reads any, so that a span reads its own tokens too.
         q = _store(ops, spec.eps, layer, layer_weights, x, rotations[layer.rope], kv, spans)
         if number == last and len(batch.wanted) == 0:
             # No span samples: chunks within a prompt need the last layer's keys and values, not its output.
@@ -51,6 +52,7 @@ def head(ops: Ops, model: Model, x: F32) -> F32:
     if len(x) == 0:
         return np.empty((0, model.spec.vocabulary), dtype=np.float32)
     weights = model.weights
+    # The final norm belongs to the head: it is computed only for rows whose logits are wanted.
     return ops.matmul(ops.norm_prepare(x, weights.final_norm, model.spec.eps, weights.head), weights.head)
 
 

@@ -39,6 +39,7 @@ def read_spec(file: GgufFile) -> ModelSpec:
     heads = meta.integer("llama.attention.head_count")
     kv_heads = meta.integer("llama.attention.head_count_kv", heads)
     head_dim = meta.integer("llama.attention.key_length", dim // max(heads, 1))
+    # Refused and not ignored: the model would run, and answer nonsense.
     _require_supported(file, layers, head_dim)
     require_heads(file, heads, kv_heads, head_dim, "the width of a head")
     attention = AttentionShape(heads, kv_heads, head_dim, None, 1.0 / sqrt(head_dim))
@@ -80,7 +81,7 @@ def _rope(file: GgufFile, head_dim: int) -> Rope:
     base = meta.number("llama.rope.freq_base", 10_000.0)
     factor = meta.number("llama.rope.scaling.factor", 1.0)
     tensors = Tensors(file)
-    if "rope_freqs" not in tensors:
+    if "rope_freqs" not in tensors:  # Llama 2, SmolLM2 and most others
         return Rope(base, head_dim, factor)
     factors = tensors.norm("rope_freqs", head_dim // 2)
     if not (np.isfinite(factors) & (factors > 0)).all():
@@ -113,5 +114,6 @@ def _halves(tensor: GgufTensor, head_dim: int) -> GgufTensor:
     Every row is a whole number of quantization blocks, so rows move as bytes.
     """
     out = tensor.shape[0]
+    # llama.cpp's converter interleaves the two halves of each head, because its kernel rotates neighbours.
     rows = tensor.data.reshape(out // head_dim, head_dim // 2, 2, -1)
     return replace(tensor, data=np.ascontiguousarray(rows.transpose(0, 2, 1, 3)).reshape(-1))

@@ -18,6 +18,7 @@ class _Family:
     load: Callable[[GgufFile], Model]
 
 
+# By the value of `general.architecture`.
 _FAMILIES = {
     gemma3.ARCHITECTURE: _Family(gemma3.read_spec, gemma3.load),
     llama.ARCHITECTURE: _Family(llama.read_spec, llama.load),

@@ -9,6 +9,7 @@ from transom.models.spec import Rope
 from transom.ops.protocol import F32, I32
 
 _STRIDE = 256
+"""Positions of the low table. About the square root of usual contexts, which keeps both tables small."""
 
 
 class RopeTable:

@@ -50,6 +50,7 @@ class ModelSpec:
 
     def __post_init__(self) -> None:
         for component in range(len(self.components)):
+            # `index` is the layer's place in a page, so the layers of a component must be numbered 0, 1, ...
             indices = [layer.index for layer in self.layers if layer.component == component]
             assert indices == list(range(len(indices))) and indices, (component, indices)
 
@@ -112,7 +113,7 @@ def weights_bytes(weights: ModelWeights) -> int:
     matrices = [weights.embedding, weights.head]
     for layer in weights.layers:
         matrices += [layer.qkv, layer.output, layer.gate_up, layer.down]
-    return sum({id(matrix): _matrix_bytes(matrix) for matrix in matrices}.values())
+    return sum({id(matrix): _matrix_bytes(matrix) for matrix in matrices}.values())  # by id: tied once
 
 
 def _matrix_bytes(matrix: Matrix) -> int:

@@ -19,7 +19,11 @@ from transom.sched.request import Progress, Running, Span, Waiting
 from transom.values import Tokens
 
 SKIPPED = 2
-"""Requests that a plan skips in its search for one that fits. Each costs a walk of the radix tree."""
+"""Requests that a plan skips in its search for one that fits. Each costs a walk of the radix tree.
+
+Pages rarely change between two steps, so a request that did not fit will mostly not fit in the next step
+either: without a bound, a full cache and a long queue would cost a walk per waiting request and step.
+"""
 
 
 def plan_admissions(draft: PlanBuilder) -> None:
@@ -34,6 +38,7 @@ def plan_admissions(draft: PlanBuilder) -> None:
         return
     builder = AdmissionBuilder(draft, view.rows_free, view.cache.available, view.cache.rules)
     starved = view.starved
+    # A starved request that does not fit keeps all others out, so that pages that are freed collect for it.
     if starved is not None and (not builder.consider(starved, is_starved=True) or builder.is_done):
         return
     skipped = 0
@@ -66,6 +71,7 @@ class AdmissionBuilder:
         view = self.draft.view
         self.forecast = MemoryForecast(view, self.available)
         self.in_flight = InFlightPrefixes(self.rules, view.config.prefix_gain_min)
+        # Chunks publish pages when the step has landed, and so do the few decodes that fill a page.
         self.in_flight.prefixes += [
             InFlightPrefix(state.holding.namespace, state.progress.tokens(), state.holding.computed)
             for state in (*self.draft.prefills, *self._decodes_that_fill_a_page())
@@ -100,9 +106,12 @@ class AdmissionBuilder:
         namespace = cache.namespace(progress.id, progress.request.salt)
         offers = cache.offers(namespace, progress.tokens(), progress.start_limit)
         hit = offers[0].begin.start
+        # One token more than a hit may cover, because a hit leaves at least one token to compute.
         reusable = progress.tokens(progress.start_limit + 1)
         if not is_starved and self.in_flight.is_worth_waiting_for(namespace, reusable, cached=hit):
-            return True
+            return True  # it lacks no pages, so it does not count as skipped
+        # A starved request has waited for long enough not to wait for an estimate. In an empty step no other
+        # request competes for pages, and each request fits alone.
         if not takes_any_offer and not self.forecast.fits(progress, offers[0]):
             return False
         for offer in offers if takes_any_offer else offers[:1]:
@@ -130,6 +139,8 @@ class AdmissionBuilder:
     def _admit(self, entry: Admit) -> None:
         progress = entry.waiting.progress
         self.forecast.admit(progress, entry.offer)
+        # `span.start` and not `span.end`: the span is published only when the step has landed, so a later
+        # request of this plan that shares it must wait.
         self.in_flight.prefixes.append(InFlightPrefix(entry.namespace, progress.tokens(), entry.span.start))
         self.draft.allocate(need(self.draft.view.cache, entry.offer, entry.span.end))
         self.draft.add_chunk(entry)
@@ -205,5 +216,5 @@ def common_prefix(a: Tokens, b: Tokens) -> int:
     if shared == 0 or a[0] != b[0]:
         return 0
     differ = a[:shared] != b[:shared]
-    first = int(np.argmax(differ))
+    first = int(np.argmax(differ))  # the first True; 0 as well if there is none
     return first if differ[first] else shared

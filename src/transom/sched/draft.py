@@ -26,6 +26,7 @@ class PlanBuilder:
     available: Capacity = field(init=False)
     """Pages that the step may still allocate."""
     entries: list[Continue | Admit] = field(default_factory=list)
+    """Decodes first, then chunks of running requests, then admissions."""
     prefills: list[Running] = field(default_factory=list)
     """Running requests with more than one token to compute."""
     retracted: list[Running] = field(default_factory=list)
@@ -33,6 +34,7 @@ class PlanBuilder:
     stalled: int = 0
     """Running requests that are left out of this step because no page is available."""
     chunks: int = 0
+    """Entries that are not decodes. `is_cut` asks for it: only the first chunk may end inside a page."""
     time_budget: TimeBudget | None = None
     """Set after the decodes are planned, if there is a target for the duration of steps with decodes."""
 
@@ -89,6 +91,7 @@ class PlanBuilder:
         """
         if self.pages_short(need) <= 0:
             return True
+        # Backwards from the most junior one, down to the one after `position`.
         juniors = [r for r in self.view.running[:position:-1] if r.progress.id not in self.retracted_ids]
         victims = choose_victims(
             lambda gain: self.available.more(gain).covers(need),
@@ -118,7 +121,9 @@ class PlanBuilder:
     def _price(self, running: Running, gain: PageCounts) -> float:
         """Tokens to recompute per byte freed. Pages that other requests read stay, and cost nothing."""
         layout = self.view.cache.layout
+        # Recomputing a token rebuilds it in all components, so the component that loses most decides.
         recompute = min(max(gain) * layout.page_size, running.holding.computed)
+        # Without a budget, pools do not compete for bytes, and every page counts the same.
         page_bytes = layout.page_bytes or (1,) * len(gain)
         return price_per_byte(gain, page_bytes, recompute)
 
@@ -152,5 +157,6 @@ def fit_end(start: int, end: int, page_size: int, pages_short: Callable[[int], i
         short = pages_short(end)
         if short <= 0:
             return end
+        # A page boundary, so that no page is allocated for a part of it. It may lie before `start`.
         end = (-(-end // page_size) - short) * page_size
     return start

@@ -29,7 +29,11 @@ from transom.sched.request import Progress
 from transom.sched.running import ALLOCATED, FULL_UNTIL, LIMIT, PROMPT, ROW, Columns
 
 PESSIMISM = 4
-"""Factor on expected outputs for each retraction that a request has been through."""
+"""Factor on expected outputs for each retraction that a request has been through.
+
+With 4, an expectation of 128 tokens reaches a limit of 2,048 after two retractions. Then the forecast is the
+worst case, and the request is not retracted for a wrong estimate again.
+"""
 
 WORST_CASE = 0
 """Scenario: every request grows to its token limit. All other scenarios are factors on expected outputs."""
@@ -93,6 +97,7 @@ class MemoryForecast:
         worst = self._lifetime(progress, offer, WORST_CASE)
         if self._fits_sum(worst, WORST_CASE):
             return True
+        # The factor also applies to the running requests: it is their growth that forced the retraction.
         factor = PESSIMISM**progress.retractions
         expected = self._lifetime(progress, offer, factor)
         return self._fits_sum(expected, factor) or self._fits_over_time(expected, factor)
@@ -172,6 +177,9 @@ class MemoryForecast:
         end = progress.kv_limit
         if scenario != WORST_CASE:
             end = min(end, progress.length + self._lengths.remaining_of(progress.outputs, scenario))
+        # `need` counts all pages from the offer to `end`. Components that keep everything are counted by
+        # tokens (`with_lifetime`, `Timeline`), so only the pages that the hit saves remain here. A window
+        # frees pages as it allocates new ones, so its peak is all that it ever takes.
         extra = [
             pages - rule.entries(end) if rule.keeps_all else min(pages, pages_at(rule, end))
             for pages, rule in zip(need(self._view.cache, offer, end), self._rules, strict=True)
@@ -190,6 +198,7 @@ def running_slots(columns: Columns, tokens: int, context: int, rules: Sequence[P
     `context` bounds the tokens of each request.
     """
     page, running = rules[0].page_size, columns.shape[1]
+    # Up to `page - 1` slots at the end of each request's last page stay unused.
     written = tokens - int(columns[ALLOCATED].sum()) + running * (page - 1)
     held = [running * rule.held(rule.entries(context)) * page for rule in rules]
     # A component of snapshots has its one page per request already.
@@ -244,6 +253,8 @@ class Timeline:
         # and their sum is one entry of the prefix sums.
         order = np.argsort(-steps, kind="stable")
         self._minus_steps = -steps[order]
+        # Row 0 has tokens, from which `_taken` derives the pages of components that grow. The other rows have
+        # pages per component.
         # Pages are counted as changes from now. All `own` pages are subtracted as if every request had ended,
         # so a request that is still there adds its own again.
         counted = np.concatenate([known[None], extra + own])
@@ -264,6 +275,9 @@ class Timeline:
 
     def fits(self, lifetime: Lifetime, available: Capacity) -> bool:
         """Whether all peaks until `lifetime` ends, its own end included, fit with `lifetime` added."""
+        # Of the requests in order of their ends, the last first: the first `first` end later than `lifetime`,
+        # the first `there` no earlier. Peaks before index `first` come after its own end, when its pages are
+        # free again, so they do not matter.
         first, there = (
             self._minus_steps.searchsorted(-lifetime.steps, side=side) for side in ("left", "right")
         )
@@ -296,6 +310,7 @@ def running_timeline(
     extra = np.zeros_like(own)
     for c, rule in enumerate(rules):
         if rule.keeps_all:
+            # Pages that the row has already, its own or the tree's, are not taken again.
             extra[c] = -np.maximum(allocated, -(-columns[FULL_UNTIL] // page))
         elif rule.by_reference:
             held = rule.held_up_to(int(entries.max(initial=0)))[entries]
@@ -311,5 +326,6 @@ def steps_to_go(columns: Columns, known: Counts, lengths: OutputLengths, factor:
 
 def _covers(available: Capacity, needs: Counts) -> bool:
     """`available.covers` for every column of `needs`."""
+    # As in `Capacity.covers`, a pool with less than nothing left covers a need of 0 or less.
     pages = np.maximum(available.pages, 0)[:, None]
     return bool((needs <= pages).all() and (np.array(available.page_bytes) @ needs <= available.bytes).all())

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 HISTORY = 128
-"""Ended outputs that are remembered."""
+"""Ended outputs that are remembered: enough for a steady quartile, few enough to follow changing traffic."""
 
 PRIOR_OUTPUTS = 4
 """Outputs that the configured first estimate counts for. They hold the upper quartile until a dozen shorter
@@ -36,6 +36,7 @@ class OutputLengths:
         expected to double. With a `factor`, outputs are taken to become that many times as long.
         """
         count = len(self.lengths)
+        # The first recent length that is greater, once multiplied by `factor`.
         longer = self.lengths.searchsorted(outputs // factor, side="right")
         expected = self.lengths[_quartiles(count)[longer]] * factor - outputs
         return np.where(longer < count, expected, np.maximum(outputs, 1))
@@ -68,6 +69,7 @@ def _quartiles(count: int) -> Counts:
     One index more than entries: past the last entry, the index of the last one.
     """
     first = np.arange(count + 1)
+    # Of n entries the upper quartile is the ceil(3 n / 4)-th, and `-1` makes it an index.
     return np.asarray(np.minimum(first + (3 * (count - first) + 3) // 4, count) - 1, np.int64)
 
 

@@ -49,6 +49,7 @@ class SchedulerView:
         senior = self.senior
         if senior is None or self.iterations - senior.since <= self.config.patience_steps:
             return None
+        # Seniority counts, not time: while a running request is senior to it, that one ends first.
         first = not self.running or senior.progress.seniority < self.running[0].progress.seniority
         return senior if first else None
 

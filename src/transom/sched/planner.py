@@ -26,12 +26,13 @@ from transom.sched.step_cost import TimeBudget, time_left
 def plan(view: SchedulerView) -> Plan:
     """Plans one step."""
     draft = PlanBuilder(view)
-    # Without this token, decodes could fill every step and keep a starved request out for ever.
+    # Without this token, decodes could fill every step and keep a starved request out for ever. Not if it is
+    # the only token: the running requests need it to end at all.
     held_back = int(view.starved is not None and view.rows_free > 0 and draft.budget > 1)
     draft.budget -= held_back
     if view.running:
         _plan_decodes(draft, view.running)
-    draft.time_budget = _time_budget(draft)
+    draft.time_budget = _time_budget(draft)  # after the decodes, which it subtracts
     for running in draft.prefills:
         budget = draft.chunk_budget(running.holding.computed)
         if budget == 0:
@@ -121,6 +122,8 @@ def _plan_chunk(draft: PlanBuilder, running: Running, budget: int) -> None:
     end = fit_end(start, end, page, lambda end: draft.pages_short(draft.growth(running, end)))
     if end == start:
         draft.stalled += 1
+    # A second chunk that would be cut inside a page is left for the next step. It lacks budget and not pages,
+    # so it does not count as stalled.
     elif not (draft.chunks and is_cut(end, known, page)):
         draft.allocate(draft.growth(running, end))
         draft.add_chunk(Continue(running, Span(start, end)))

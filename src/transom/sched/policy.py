@@ -34,6 +34,7 @@ def rank(policy: SchedulePolicy, progress: Progress, *, cached: int, outputs_exp
         case SchedulePolicy.FCFS:
             return 0
         case SchedulePolicy.SRPT:
+            # Prompt tokens to compute, then the outputs expected, but no more than its own limit allows.
             return progress.length - cached + min(progress.limit - progress.length, outputs_expected)
         case SchedulePolicy.PRIORITY:
             return -progress.request.priority
@@ -98,7 +99,7 @@ class TenantQueue:
         self._arrivals[queued.seniority[1]] = queued
 
     def remove(self, queued: QueuedRequest) -> None:
-        if self._arrivals.pop(queued.seniority[1], None) is None:
+        if self._arrivals.pop(queued.seniority[1], None) is None:  # it was promoted
             del self._promoted[bisect_left(self._promoted, queued.seniority)]
         else:
             del self._ranked[bisect_left(self._ranked, (queued.rank, queued.seniority))]
@@ -113,7 +114,8 @@ class TenantQueue:
     def count_admission(self) -> None:
         """One request of the tenant was admitted; promotes the requests that are out of patience now."""
         self.admissions += 1
-        # In order of arrival, `since_own` never falls, so the first request that is not due ends the search.
+        # A dict keeps the order of insertion, here of arrival, in which `since_own` never falls. So the first
+        # request that is not due ends the search.
         while self._arrivals:
             oldest = next(iter(self._arrivals.values()))
             if self.admissions - oldest.since_own < self.patience:

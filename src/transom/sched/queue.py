@@ -83,7 +83,8 @@ class Queue:
     def considered(self, most: int, may_admit: MayAdmit = any_request) -> tuple[Waiting, ...]:
         """The first `most` requests that may be admitted, in scheduling order."""
         tenants = [tenant for tenant in self._tenants.values() if len(tenant)]
-        # Most servers have one tenant at a time, and then need no heap.
+        # Most servers have one tenant at a time, and then need no heap. Lazy in both cases: a plan looks at
+        # a few requests of a queue that may have thousands.
         order = iter(tenants[0]) if len(tenants) == 1 else self._between(tenants)
         states = (self._requests[request].waiting for request in order)
         return tuple(islice((state for state in states if may_admit(state.progress)), most))
@@ -109,11 +110,12 @@ class Queue:
         progress = waiting.progress
         assert progress.id not in self._requests, progress.id
         tenant = self._tenant(progress.request.tenant)
+        # Raised to the level of the waiting tenants, see the head of the file.
         # A retracted request does not lift the counter of its tenant: the tenant was served until now.
         if not len(tenant) and not progress.admissions:
             tenant.served = max(tenant.served, self._served_least())
         queued = QueuedRequest(waiting, since_own=tenant.admissions, since_all=self._admissions)
-        queued.rank = self._look_up(queued)
+        queued.rank = self._look_up(queued)  # before it is added, since the order depends on it
         self._requests[progress.id] = queued
         insort(self._by_seniority, progress.seniority)
         self._lookups.append(progress.id)
@@ -139,7 +141,7 @@ class Queue:
         self._tenants[waiting.progress.request.tenant].count_admission()
 
     def charge(self, tenant: str, tokens: int) -> None:
-        """Adds weighted tokens to the tenant's counter."""
+        """Adds weighted tokens to the tenant's counter. Ignored for a tenant that is forgotten."""
         if (queue := self._tenants.get(tenant)) is not None:
             queue.served += tokens
 
@@ -149,7 +151,7 @@ class Queue:
             request = self._lookups.popleft()
             queued = self._requests.get(request)
             if queued is None:
-                continue
+                continue  # it has left the queue, and leaves this list now
             self._lookups.append(request)
             if queued.looked_up != self._cache_version():
                 tenant = self._tenants[queued.waiting.progress.request.tenant]

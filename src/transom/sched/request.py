@@ -90,7 +90,7 @@ class Progress:
 
     def samples_at(self, end: int) -> bool:
         """Whether a span that ends at `end` reaches the last known token, and another token is to follow."""
-        return end == self.length < self.limit
+        return end == self.length < self.limit  # at the limit, nothing follows: max_tokens is 0
 
     @property
     def has_begun(self) -> bool:
@@ -111,6 +111,7 @@ class Progress:
         prompt = len(self.request.prompt)
         if self.logprobs_until >= prompt:
             return None
+        # The last prompt token's logits are for the first output, so they are left out.
         start, end = max(span.start, self.logprobs_until - 1), min(span.end, prompt - 1)
         return PromptLogprobSpan(start, self._buffer[start + 1 : end + 1]) if start < end else None
 

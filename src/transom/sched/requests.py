@@ -102,7 +102,7 @@ class Requests:
     def retract(self, victim: Running) -> None:
         """Puts a running request back into the queue, after its holding was dropped."""
         self.running.remove(victim)
-        victim.progress.retractions += 1
+        victim.progress.retractions += 1  # makes its next forecast more cautious: `forecast.PESSIMISM`
         self._counters.retractions += 1
         self.wait(victim.progress)
 
@@ -136,7 +136,7 @@ class Requests:
 
     def ended(self, progress: Progress, reason: FinishReason, message: str = "") -> Ended:
         """Accounts for a request that has left all states. Its next sibling takes its place in the queue."""
-        if not progress.has_begun:
+        if not progress.has_begun:  # it has waited until now
             progress.queue_seconds = self.now - progress.arrived
         self._counters.requests_finished += 1
         self._counters.aborted += reason is FinishReason.ABORT

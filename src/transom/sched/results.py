@@ -72,6 +72,7 @@ class Results:
 
     def _count(self, span: Span, holding: Holding, computed_peak: int) -> None:
         self.counters.computed_tokens += len(span)
+        # A repair has full pages up to `full_until` and computes these positions for their windows only.
         if holding.clip:
             self.counters.repaired_tokens += max(0, min(span.end, holding.full_until) - span.start)
         self.counters.recomputed_tokens += max(0, min(span.end, computed_peak) - span.start)

@@ -42,6 +42,7 @@ def _cheapest_one(
     enough: Enough, juniors: Sequence[V], freed_by: Callable[[Sequence[V]], PageCounts], price: Price[V]
 ) -> tuple[V, ...]:
     gains = [freed_by((victim,)) for victim in juniors]
+    # The index breaks ties, so that equal prices retract the most junior one.
     suited = [i for i, gain in enumerate(gains) if enough(gain)]
     if not suited:
         return ()
@@ -57,6 +58,8 @@ def _first_one(
 def _several(
     enough: Enough, juniors: Sequence[V], freed_by: Callable[[Sequence[V]], PageCounts]
 ) -> tuple[V, ...]:
+    # Only stretches from the junior end: the choice among all subsets would be exponential, and a junior has
+    # the least claim to its pages.
     for count in range(2, len(juniors) + 1):
         if enough(freed_by(juniors[:count])):
             return tuple(juniors[:count])

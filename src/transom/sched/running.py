@@ -54,8 +54,8 @@ class RunningSet:
         return self._states
 
     def columns(self) -> Columns:
-        """A copy, in the order of `states`."""
-        self.states()
+        """A copy, in the order of `states`: a plan may read it while `refresh` changes the table."""
+        self.states()  # updates `_rows`
         return self._table.take(self._rows, axis=1)
 
     # ------------------------------------------------------------ transitions

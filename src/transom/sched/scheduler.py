@@ -181,6 +181,7 @@ class Scheduler:
             return self._idle()
         self._counters.steps += 1
         self._counters.spans += len(scheduled)
+        # After all allocations: both admissions and evictions add to them.
         copies, discards = self._cache.pending_copies(), self._cache.pending_discards()
         step = Step(StepWork(tuple([_work(*one) for one in scheduled]), copies, discards), scheduled)
         self._requests.in_flight = step
@@ -192,7 +193,7 @@ class Scheduler:
         Returns tokens and ends in the order of the spans.
         """
         self._requests.land(step)
-        self._cache.copies_done()
+        self._cache.copies_done()  # first: `advance` refuses a request whose copies have not run
         # Looking up each request is needed only if one was ended while the step was in flight.
         all_unfinished = not self._requests.drop_ended_in_flight()
         events: list[Event] = []
@@ -213,6 +214,7 @@ class Scheduler:
         self._requests.land(step)
         copied = self._cache.copies_failed()
         self._requests.drop_ended_in_flight()
+        # Siblings end first: the end of a first output would put the next sibling into the queue.
         siblings = [sibling.id for scheduled in step.scheduled for sibling in scheduled.siblings]
         lost = (*siblings, *(scheduled.running.progress.id for scheduled in step.scheduled), *sorted(copied))
         return tuple(

@@ -38,7 +38,7 @@ class StepCounts(NamedTuple):
 
 def keys_read(start: int, end: int) -> int:
     """Keys that the tokens at `[start, end)` read if each reads itself and all tokens before it."""
-    return (end * (end + 1) - start * (start + 1)) // 2
+    return (end * (end + 1) - start * (start + 1)) // 2  # (start + 1) + ... + end
 
 
 def keys_near(start: int, end: int, window: int) -> int:
@@ -87,7 +87,7 @@ class StepCost:
 
     def longest_span(self, start: int, tokens: int, seconds: float) -> int:
         """The most tokens, up to `tokens`, of one more span from `start` that adds at most `seconds`."""
-        low, high = 0, tokens
+        low, high = 0, tokens  # bisection: a longer span never costs less
         while low < high:
             middle = (low + high + 1) // 2
             low, high = (
@@ -149,6 +149,7 @@ class CostLearner:
         for _ in range(SWEEPS):
             for i, row in enumerate(self._products):
                 error = self._targets[i] - sum([a * rate for a, rate in zip(row, rates, strict=True)])
+                # The prior pulls towards the rate before this observation, and keeps the divisor above 0.
                 gain = (error + prior * (before[i] - rates[i])) / (row[i] + prior)
                 rates[i] = max(0.0, rates[i] + gain)
 

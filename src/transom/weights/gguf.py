@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 from transom.errors import ModelFileError
 from transom.weights.metadata import Metadata, Value, shown
 
+# Limits and default of the format's specification.
 VERSIONS = (2, 3)
 KEY_BYTES_MAX = 65_535
 DIMENSIONS_MAX = 4
@@ -46,11 +47,14 @@ BLOCKS: Mapping[TensorType, tuple[int, int]] = {
     TensorType.F32: (1, 4),
     TensorType.F16: (1, 2),
     TensorType.BF16: (1, 2),
+    # One scale as float16 (2 bytes), in the types _1 also a minimum (2); then 16 bytes of nibbles, in Q5 also
+    # 4 bytes of fifth bits, in Q8 32 bytes of codes.
     TensorType.Q4_0: (32, 18),
     TensorType.Q4_1: (32, 20),
     TensorType.Q5_0: (32, 22),
     TensorType.Q5_1: (32, 24),
     TensorType.Q8_0: (32, 34),
+    # Eight groups of 32, in Q6_K sixteen of 16, with small integers as scales: see `blocks`.
     TensorType.Q4_K: (256, 144),
     TensorType.Q5_K: (256, 176),
     TensorType.Q6_K: (256, 210),
@@ -140,7 +144,7 @@ def _map(path: Path) -> mmap.mmap:
     try:
         with path.open("rb") as file:
             size = file.seek(0, 2)
-            if size < 24:
+            if size < 24:  # magic and version, 4 bytes each; two counts, 8 bytes each
                 raise ModelFileError(f"{path}: not a GGUF file ({size} bytes)")
             return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
     except OSError as error:
@@ -193,6 +197,7 @@ def _read_preamble(cursor: _Cursor) -> tuple[int, int]:
     cursor.skip(4)
     version = cursor.u32()
     if version not in VERSIONS:
+        # A big-endian 3, read as little endian, is 0x03000000.
         kind = "a big-endian file" if version & 0xFFFF == 0 else f"GGUF version {version}"
         raise ModelFileError(
             f"{cursor.file}: {kind} is not supported; supported are versions 2 and 3, little endian"
@@ -252,6 +257,7 @@ def _read_scalars(cursor: _Cursor, kind: int, count: int) -> NDArray[np.generic]
         raise cursor.error(f"value type {kind} is not supported")
     start = cursor.skip(count * dtype.itemsize)
     if dtype.kind == "b":
+        # A file may have any byte here, and a numpy bool that is neither 0 nor 1 is undefined.
         return np.not_equal(np.frombuffer(cursor.buffer, np.uint8, count, start), 0)
     return np.frombuffer(cursor.buffer, dtype, count, start)
 
@@ -260,6 +266,7 @@ def _read_strings(cursor: _Cursor, count: int) -> StringArray:
     """Skips the array to find its end: the only loop over the vocabulary that opening a file needs."""
     start = position = cursor.position
     buffer, last, length_at = cursor.buffer, cursor.size - 8, _U64.unpack_from
+    # Each string takes 8 bytes at least. Without this check, a wrong count would mean a loop of its length.
     if count > (cursor.size - start) // 8:
         raise cursor.error(f"{count} strings do not fit the file")
     for _ in range(count):
@@ -283,6 +290,7 @@ class _Info:
 
 def _read_infos(cursor: _Cursor, count: int) -> list[_Info]:
     infos: dict[str, _Info] = {}
+    # No list of `count` entries: a wrong count ends at the first read past the end of the file.
     for index in range(count):
         cursor.what = f"tensor {index + 1} of {count}"
         name = cursor.string(KEY_BYTES_MAX)
@@ -297,6 +305,7 @@ def _read_info(cursor: _Cursor, name: str) -> _Info:
     dimensions = cursor.u32()
     if not 1 <= dimensions <= DIMENSIONS_MAX:
         raise cursor.error(f"{dimensions} dimensions; 1 to {DIMENSIONS_MAX} are allowed")
+    # ggml names the innermost axis first.
     shape = tuple(cursor.u64() for _ in range(dimensions))[::-1]
     if 0 in shape:
         raise cursor.error(f"impossible shape {shape}")
@@ -307,6 +316,7 @@ def _read_info(cursor: _Cursor, name: str) -> _Info:
         known = ", ".join(kind.name for kind in TensorType)
         raise cursor.error(f"type {_type_name(number)} is not supported; supported are {known}") from None
     block = BLOCKS[kind][0]
+    # Blocks lie along rows; the decoders could not split one between two rows.
     if shape[-1] % block:
         raise cursor.error(f"impossible shape {shape}: rows of {kind.name} must be multiples of {block}")
     return _Info(name, kind, shape, offset)
@@ -322,6 +332,7 @@ def _aligned(cursor: _Cursor, metadata: Metadata) -> int:
 
 def _view(cursor: _Cursor, info: _Info, data_start: int) -> GgufTensor:
     elements, size = BLOCKS[info.type]
+    # Python's integers do not overflow, so no shape can make this product small by accident.
     count = prod(info.shape) // elements * size
     start = data_start + info.offset
     cursor.what = f"tensor {shown(info.name)}"

@@ -40,7 +40,7 @@ class Metadata(Mapping[str, Value]):
 
     def integer(self, key: str, default: int | None = None) -> int:
         value = self._find(key, default)
-        if isinstance(value, bool) or not isinstance(value, int):
+        if isinstance(value, bool) or not isinstance(value, int):  # Python's bool is an int
             raise self._mistyped(key, "an integer", value)
         return value
 

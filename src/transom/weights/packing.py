@@ -35,6 +35,7 @@ def pack(tensors: Sequence[GgufTensor], precision: Precision) -> Matrix:
     native = _native()
     if all(tensor.type in FORMATS for tensor in tensors):
         return pack_numpy(tensors, precision) if native is None else _pack_native(native, tensors, precision)
+    # Files that mix quantized and float tensors in one matrix are rare, so they have no native path.
     if native is None or any(tensor.type in FORMATS for tensor in tensors):
         return layout.pack_float(np.concatenate([expand(tensor) for tensor in tensors]))
     return _pack_floats_native(native, tensors)
@@ -46,7 +47,7 @@ def _check_shapes(tensors: Sequence[GgufTensor]) -> None:
     for tensor in tensors:
         if len(tensor.shape) != 2:
             raise tensor.error(f"shape {tensor.shape}, where a matrix is expected")
-        if tensor.shape[1] % 32:
+        if tensor.shape[1] % 32:  # activations are quantized in groups of 32
             raise tensor.error(f"impossible shape {tensor.shape}: rows must be multiples of 32")
         if tensor.shape[1] != width:
             raise tensor.error(f"rows of {tensor.shape[1]}, but {tensors[0].name!r} has rows of {width}")
@@ -76,6 +77,7 @@ def _native() -> ModuleType | None:
 
 
 def _threads() -> int:
+    # The cores that this process may use, as containers and `taskset` limit them; missing on macOS.
     affinity = getattr(os, "sched_getaffinity", None)
     return len(affinity(0)) if affinity else os.cpu_count() or 1
 
@@ -87,6 +89,7 @@ def _pack_native(native: ModuleType, tensors: Sequence[GgufTensor], precision: P
     rows = sum(tensor.shape[0] for tensor in tensors)
     tiles = -(-rows // LANES)
     codes = np.empty((tiles, width // 4, LANES, 4), dtype=np.uint8)
+    # Codes are stored plus 128.
     codes[-1] = 128  # padding is code 0; the rest is overwritten
     scales = np.zeros((tiles, width // group, LANES), dtype=np.float32)
     zero_offsets = np.zeros_like(scales) if any(format.has_zero_offsets for format in formats) else None

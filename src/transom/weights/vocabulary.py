@@ -122,6 +122,7 @@ def _check_pieces(metadata: Metadata, pieces: list[str]) -> None:
     key = "tokenizer.ggml.tokens"
     if not pieces:
         raise metadata.error(key, "is empty")
+    # Ids are looked up by piece, so two equal pieces would make one of the ids unreachable.
     if len(set(pieces)) < len(pieces):
         raise metadata.error(key, "two tokens are the same")
     longest = max(map(len, pieces))

