@@ -73,6 +73,14 @@ def sample(edits: Iterable[Edit], count: int, seed: int) -> list[Edit]:
     return [edit for turn in turns for edit in turn if edit is not None][:count]
 
 
+COPY_FIRST = """\
+import sys
+sys.meta_path.sort(key=lambda finder: type(finder).__name__ == "ScikitBuildRedirectingFinder")
+"""
+"""sitecustomize.py of a copy. The finders of an editable install come before PYTHONPATH and would import the
+checkout, without the edit. They stay, but last: the compiled extension is only where they find it."""
+
+
 # ---------------------------------------------------------------- judging
 
 
@@ -89,6 +97,7 @@ def first_failure(edit: Edit, files: Sequence[str]) -> str:
     with tempfile.TemporaryDirectory(prefix="mutant-") as folder:
         tree = Path(folder)
         copy_tree(tree)
+        (tree / "sitecustomize.py").write_text(COPY_FIRST, encoding="utf-8")
         (tree / edit.path).write_text(edit.apply(source_of(edit.module)), encoding="utf-8")
         return run_tests(tree, files)
 
@@ -121,7 +130,7 @@ def files_to_run(module: str, suites: Sequence[str] = ()) -> tuple[Sequence[str]
 
 def run_tests(tree: Path, files: Sequence[str]) -> str:
     options = ("-x", "-q", "-m", "not slow and not model", "-p", "no:cacheprovider", "--timeout=0")
-    path = os.pathsep.join(str(tree / folder) for folder in ("src", "lab"))
+    path = os.pathsep.join(str(tree / folder) for folder in ("", "src", "lab"))
     environment = {**os.environ, "PYTHONPATH": path, "PYTHONDONTWRITEBYTECODE": "1"}
     limited = ("sh", "-c", f'ulimit -t {LIMIT_SECONDS}; ulimit -v {LIMIT_GIB << 20}; exec "$@"', "sh")
     done = subprocess.run(

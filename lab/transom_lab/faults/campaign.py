@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from transom.values import FinishReason
-from transom_lab.faults.lifetime import STEPS, Lifetime, draw_lifetime
+from transom_lab.faults.lifetime import STEPS, SchedulerLifetime, draw_lifetime
 from transom_lab.faults.world import FaultWorld
 from transom_lab.fuzz.shrink import smallest_part
 from transom_lab.worlds.events import SchedulerEvent
@@ -102,7 +102,7 @@ class Broke:
     text: str
 
 
-def live(lifetime: Lifetime, events: Sequence[int]) -> tuple[FaultWorld, Broke | None]:
+def live(lifetime: SchedulerLifetime, events: Sequence[int]) -> tuple[FaultWorld, Broke | None]:
     """Plays the given events of a lifetime, then lets its requests end. Stops where it breaks."""
     world, after = FaultWorld(lifetime.frame), 0
     try:
@@ -115,7 +115,7 @@ def live(lifetime: Lifetime, events: Sequence[int]) -> tuple[FaultWorld, Broke |
     return world, None
 
 
-def _shrunk(seed: int, lifetime: Lifetime) -> Finding:
+def _shrunk(seed: int, lifetime: SchedulerLifetime) -> Finding:
     def breaking(events: Sequence[int]) -> int | None:
         _, error = live(lifetime, events)
         return None if error is None else error.after

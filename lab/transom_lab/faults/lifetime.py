@@ -17,18 +17,18 @@ WHOLE_CONTEXT = 0.7
 
 
 @dataclass(frozen=True, slots=True)
-class Lifetime:
+class SchedulerLifetime:
     frame: Frame
     events: tuple[SchedulerEvent, ...]
 
 
-def draw_lifetime(seed: int, steps: int = STEPS) -> Lifetime:
+def draw_lifetime(seed: int, steps: int = STEPS) -> SchedulerLifetime:
     """The lifetime of a seed: the same for the same seed and steps."""
     random = Random(f"faults {seed}")
     frame = draw_frame(random)
     # Cubed, because most faults need few iterations, and short lifetimes mean more lifetimes per second.
     iterations = 1 + int(steps * random.random() ** 3)
-    return Lifetime(frame, tuple(EventDrawer(random, frame).events(iterations)))
+    return SchedulerLifetime(frame, tuple(EventDrawer(random, frame).events(iterations)))
 
 
 def draw_frame(random: Random) -> Frame:
