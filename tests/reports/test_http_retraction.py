@@ -43,14 +43,9 @@ class ClientRequest:
         return {"max_tokens": self.tokens, "temperature": 0.7, "seed": self.seed, "ignore_eos": True}
 
 
+@pytest.mark.slow  # half a minute each; the fast lane has the tiny model below, and the same model in process
 @pytest.mark.model
-@pytest.mark.parametrize(
-    "flags",
-    [
-        pytest.param((), id="cached"),
-        pytest.param((NO_CACHE,), id="uncached", marks=pytest.mark.slow),  # a tiny model does it below
-    ],
-)
+@pytest.mark.parametrize("flags", [pytest.param((), id="cached"), pytest.param((NO_CACHE,), id="uncached")])
 def test_retraction_over_http_on_the_default_model(flags: tuple[str, ...]) -> None:
     """Eight prompts fit together, but not with their outputs. Some share a prefix; one exceeds the window."""
     resolve_model(None)
