@@ -131,8 +131,8 @@ REPORT_A = Curated(
     "a deferred chunk is filed as if computed (report A)",
     "kv",
     "HybridCache.publish",
-    "_.floor(_.computed)",
-    "{0}.floor(min({1}.allocated, len(tokens)))",
+    "_.computed // _",
+    "min({0}.allocated, len(tokens)) // {1}",
     alone=BY_THEMSELVES,
 )
 REPORT_B = Curated(
@@ -182,7 +182,7 @@ KV = (
         DROPPED,
     ),
     Curated("duplicates are not freed", "kv", "Publisher._return_duplicates", "_.free_private(...)", DROPPED),
-    Curated("a repair starts a window too late", "kv", "repair_start", "min(_, _)", "{0}"),
+    Curated("a repair starts a window too late", "kv", "SlidingPages.exact_start", "min(_, _)", "{0}"),
     Curated(
         "a repair reads before its start",
         "kv",
@@ -191,7 +191,9 @@ KV = (
         "StartPoint({0}, {1}, {2})",
     ),
     Curated("a hit is the whole prompt", "kv", "start_options", "max(0, len(_) - 1)", "len({0})"),
-    Curated("a hit reads a hole", "kv", "_HitSearch.hole", "_.rfind(0, _, _)", "{0}.rfind(0, {1} + 1, {2})"),
+    Curated(
+        "a hit reads a hole", "kv", "PageRule.last_hole", "_.rfind(0, _, _)", "{0}.rfind(0, {1} + 1, {2})"
+    ),
     Curated(
         "a page that a row reads is evicted",
         "kv",
@@ -204,7 +206,7 @@ KV = (
     Curated("a page's change of owner is not undone", "kv", "PagePool.adopt", "_.log(...)", DROPPED),
     Curated("an undone event is told", "kv", "EventLog.record", "_.log(...)", DROPPED),
     Curated("a fork shares without references", "kv", "share_pages", "_.reference(...)", DROPPED),
-    Curated("a fork copies a token too few", "kv", "copy_of", "min(_, _)", "{all} - 1"),
+    Curated("a copy lacks a token", "kv", "PageRule.slots", "min(_, _)", "{all} - 1"),
     Curated(
         "a withdrawn snapshot stays", "kv", "SnapshotKeeper.withdraw", "_.evict_pages(...)", DROPPED, seed=159
     ),

@@ -5,14 +5,14 @@ Most scopes are closed: the exploration ends when no move leads to a new state, 
 
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from tests.exhaustive.scope import Scope, Wrong, explore
 
 from transom.kv.cache import HybridCache
-from transom.kv.holding import Holding
-from transom.kv.match import Hit, Share
-from transom.kv.page_rules import PageRule
+from transom.kv.holding import Holding, StartPoint
+from transom.kv.page_rules import Share, SlidingPages
 from transom.values import Tokens
 from transom_lab.fuzz import operations as do
 from transom_lab.fuzz.operations import Setting
@@ -118,12 +118,12 @@ def test_a_failure_is_reported_with_the_shortest_moves_that_lead_to_it(
 
 
 def test_a_repair_that_caches_inexact_pages_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    right = Hit.share
+    right = SlidingPages.share
 
-    def wrong(hit: Hit, component: int, rule: PageRule) -> Share:
-        found = right(hit, component, rule)
-        return found._replace(exact=0) if hit.begin.is_repair else found
+    def wrong(rule: SlidingPages, component: int, path: Any, begin: StartPoint, partial: Any) -> Share:
+        found = right(rule, component, path, begin, partial)
+        return found._replace(exact=0) if begin.is_repair else found
 
-    monkeypatch.setattr(Hit, "share", wrong)
+    monkeypatch.setattr(SlidingPages, "share", wrong)
     with pytest.raises(Wrong, match="cached though it is inexact"):
         explore(*SCOPES["repair"])

@@ -8,7 +8,7 @@ from transom.errors import NoSpace
 from transom.kv.cache import PrefixCaching
 from transom.kv.check import check, evict, inside
 from transom.kv.component_specs import Full, Window
-from transom.kv.page_rules import RangePages
+from transom.kv.page_rules import SlidingPages
 from transom.values import RequestId
 
 
@@ -338,12 +338,12 @@ def test_matching_skips_a_long_run_of_holes_in_a_few_steps(monkeypatch: pytest.M
     world.serve([*range(200), 1000])
     evict(world.cache, 1, inside(world.cache).pools[1].idle)
     looks: list[int] = []
-    needed = RangePages.needed
+    needed = SlidingPages.needed
 
-    def counted(self: RangePages, end: int) -> int:
+    def counted(self: SlidingPages, end: int) -> int:
         looks.append(end)
         return needed(self, end)
 
-    monkeypatch.setattr(RangePages, "needed", counted)
+    monkeypatch.setattr(SlidingPages, "needed", counted)
     assert world.offer(range(510))[1].begin.start == 0
     assert len(looks) < 20, looks

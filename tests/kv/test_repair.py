@@ -325,7 +325,7 @@ def lose_some(machine: RepairMachine, random: np.random.Generator) -> None:
     cache = machine.cache
     with cache.transaction():
         for component, pool in enumerate(inside(cache).pools):
-            if not cache.rules[component].keeps_all and pool.idle:
+            if not cache.rules[component].whole(1) and pool.idle:
                 evict(cache, component, int(random.integers(0, pool.idle + 1)))
 
 

@@ -8,7 +8,7 @@ from tests.sched.world import World
 
 from transom.kv.budget import Capacity
 from transom.kv.component_specs import Full, State, Window
-from transom.kv.page_rules import RangePages, page_rule
+from transom.kv.page_rules import page_rule
 from transom.sched.forecast import (
     Counts,
     Lifetime,
@@ -24,7 +24,7 @@ from transom.sched.output_lengths import OutputLengths
 from transom.sched.running import LIMIT
 from transom.values import RequestId
 
-RULES = (RangePages(Full(), 1, keeps_all=True), RangePages(Window(4), 1))
+RULES = (page_rule(Full(), 1, 100), page_rule(Window(4), 1, 100))
 
 
 def timeline_of(*each: tuple[int, int]) -> Timeline:
@@ -43,7 +43,7 @@ def fits(timeline: Timeline, lifetime: Lifetime, full: int, window: int = 1_000)
 
 
 def test_pages_at_an_end_is_monotone() -> None:
-    rule = RangePages(Window(7), 4, False)
+    rule = page_rule(Window(7), 4, 100)
     counts = [pages_at(rule, end) for end in range(1, 60)]
     assert counts == sorted(counts)
 
@@ -99,7 +99,7 @@ def test_a_lifetime_fits_if_it_fits_at_every_step(
     running: list[tuple[tuple[int, int], int]], lifetime: tuple[int, int], found: int, page: int, free: int
 ) -> None:
     """Played through. Exact on pages of one token, and never too optimistic on longer pages."""
-    rule = RangePages(Full(), page, keeps_all=True)
+    rule = page_rule(Full(), page, 100)
     known, steps, own = (
         np.array(column, np.int64).reshape(-1)
         for column in ([k for (k, _), _ in running], [s for (_, s), _ in running], [o for _, o in running])
@@ -128,8 +128,8 @@ def test_the_pages_counted_for_a_window_are_enough_token_by_token(
 ) -> None:
     """A request that grows token by token and slides never holds more than the forecast counts."""
     rules = (
-        RangePages(Full(), page, keeps_all=True),
-        RangePages(Window(window), page),
+        page_rule(Full(), page, 200),
+        page_rule(Window(window), page, 200),
         page_rule(State(8), page, 200),
     )
     end = computed + more
@@ -138,9 +138,9 @@ def test_the_pages_counted_for_a_window_are_enough_token_by_token(
     own = np.array([[rule.entries(computed) - rule.first_entry(computed)] for rule in rules])
     found = running_timeline(columns, known, steps, own, rules)
     slides = found._extra[1, 0]
-    now = rules[1].ceil(computed) - rules[1].keep(computed)
-    most = max(rules[1].ceil(t + 1) - rules[1].keep(t) for t in range(computed, end))
-    assert most - now <= slides <= rules[1].ceil(end) - rules[1].ceil(computed)
+    now = rules[1].entries(computed) - rules[1].keep(computed)
+    most = max(rules[1].entries(t + 1) - rules[1].keep(t) for t in range(computed, end))
+    assert most - now <= slides <= rules[1].entries(end) - rules[1].entries(computed)
     assert found._steps.tolist() == [more] and found._extra[2, 0] == 0
 
 
@@ -161,7 +161,7 @@ def test_pages_that_other_requests_read_are_not_freed() -> None:
 
 def test_a_window_that_other_requests_read_pays_for_no_new_page() -> None:
     """All 32 pages that a window of 512 keeps are shared, so all 24 new pages must be available."""
-    rules = (RangePages(Full(), 16, keeps_all=True), RangePages(Window(512), 16))
+    rules = (page_rule(Full(), 16, 100_000), page_rule(Window(512), 16, 100_000))
     columns, known = np.array([[1008, 1442, 0, 1056]], np.int64).T, np.array([1056])
     steps = np.array([386])
     slides = [
@@ -182,20 +182,20 @@ class Crowd:
     """Drawn running requests: their columns, tokens, steps to go, and the pages that each holds alone."""
 
     def __init__(self, drawn: list[tuple[int, int, int, int]], page: int) -> None:
-        self.rules = (RangePages(Full(), page, keeps_all=True), RangePages(Window(7), page))
+        self.rules = (page_rule(Full(), page, 200), page_rule(Window(7), page, 200))
         self.known, self.steps, chunk, full_until = np.array(drawn, np.int64).reshape(-1, 4).T
         allocated = (self.known - np.minimum(chunk, self.known - 1) + page - 1) // page * page
         rows = np.arange(len(drawn))
         limits, found = self.known + self.steps, np.minimum(full_until, self.known - 1)
         self.columns = np.stack([self.known, limits, found, allocated, rows])
-        window = np.minimum(allocated // page, self.rules[1].held_up_to(80)[allocated // page])
+        window = np.minimum(allocated // page, self.rules[1].held(allocated))
         self.own = np.stack([allocated // page, window])
         self.page = page
 
     def newcomer(self, tokens: int, steps: int, cached: int) -> Lifetime:
         """A request that finds `cached` of its pages in the cache."""
         end = -(-(tokens + steps) // self.page)
-        return Lifetime(tokens, steps, (-min(cached, end), min(end, self.rules[1].held(end))))
+        return Lifetime(tokens, steps, (-min(cached, end), min(end, self.rules[1].held(end * self.page))))
 
     def timeline(self, steps: Counts) -> Timeline:
         return running_timeline(self.columns, self.known, steps, self.own, self.rules)

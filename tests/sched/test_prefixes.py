@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from transom.kv.component_specs import Full, State
 from transom.kv.holding import Namespace
-from transom.kv.page_rules import PageRule, RangePages, page_rule
+from transom.kv.page_rules import PageRule, page_rule
 from transom.sched.admission import InFlightPrefix, InFlightPrefixes, common_prefix
 from transom.values import Tokens
 
@@ -25,7 +25,7 @@ def is_worth_waiting_for(
     page: int = 4,
     more: Sequence[PageRule] = (),
 ) -> bool:
-    in_flight = InFlightPrefixes([RangePages(Full(), page, keeps_all=True), *more], gain_min)
+    in_flight = InFlightPrefixes([page_rule(Full(), page, 64), *more], gain_min)
     in_flight.prefixes.append(prefix)
     return in_flight.is_worth_waiting_for(HERE, wanted, cached=cached)
 

@@ -141,7 +141,7 @@ class Clairvoyant:
         kept = kept_by(problem, chosen)
         self._problem = problem
         self._kept = (kept.full, *kept.windows)
-        self._windows = [c for c, rule in enumerate(problem.costs.rules) if not rule.keeps_all]
+        self._windows = [c for c, rule in enumerate(problem.costs.rules) if not rule.whole(1)]
         self._wanted = [np.zeros(len(problem.trie), dtype=bool) for _ in self._kept]
         """By page id: for full pages, then for each sliding component."""
         self._next = _next_reuses(problem)

@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 from transom.errors import ConfigError
 from transom.kv.layout import CacheLayout
 from transom.kv.match import repair_start
-from transom.kv.page_rules import RangePages
+from transom.kv.page_rules import PageRule, is_ranged
 from transom_lab.regret.replay import CHUNK, ReplayRequest, span_end
 
 Ints = NDArray[np.int64]
@@ -93,9 +93,9 @@ class PageCosts:
     """
 
     full: int
-    sliding: tuple[tuple[RangePages, int], ...]
+    sliding: tuple[tuple[PageRule, int], ...]
     page_size: int
-    rules: tuple[RangePages, ...]
+    rules: tuple[PageRule, ...]
     layers: tuple[int, ...]
 
     def row_bytes(self, start: int, end: int) -> int:
@@ -106,14 +106,14 @@ class PageCosts:
 
 def page_costs(layout: CacheLayout) -> PageCosts:
     """Raises ConfigError for components kept as snapshots, and if no component keeps everything."""
-    rules = tuple(rule for rule in layout.rules() if isinstance(rule, RangePages))
-    if len(rules) < len(layout.components):
+    rules = layout.rules()
+    if not all(map(is_ranged, layout.components)):
         raise ConfigError("regret cannot be computed for components kept as snapshots (recurrent states)")
-    if not any(rule.keeps_all for rule in rules):
+    if not any(rule.whole(1) for rule in rules):
         raise ConfigError("regret cannot be computed without a component that keeps everything")
     sized = list(zip(rules, layout.page_bytes, strict=True))
-    full = sum(size for rule, size in sized if rule.keeps_all)
-    sliding = tuple((rule, size) for rule, size in sized if not rule.keeps_all)
+    full = sum(size for rule, size in sized if rule.whole(1))
+    sliding = tuple((rule, size) for rule, size in sized if not rule.whole(1))
     return PageCosts(full, sliding, layout.page_size, rules, layout.layers)
 
 

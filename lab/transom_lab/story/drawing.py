@@ -102,7 +102,7 @@ def _labels(stage: Stage, component: int) -> dict[int, str]:
     found = dict(_in_tree(stage, component))
     for letter, holding in _running(stage):
         known = stage.known(letter)
-        whole = holding.covered(stage.cache.rules[component])
+        whole = stage.cache.rules[component].covered(holding)
         for entry, page in enumerate(
             inside(stage.cache).tables[component].read(holding.row, 0, whole).tolist()
         ):

@@ -17,11 +17,11 @@ SEED_MASK = 2**64 - 1
 """Negative seeds are taken modulo 2**64."""
 
 
-def assemble(work: StepWork, keeps_all: Sequence[bool]) -> Batch:
+def assemble(work: StepWork, clips: Sequence[bool]) -> Batch:
     """The batch of a step: the tokens of all spans, concatenated.
 
-    `keeps_all` has one entry per component: whether it keeps all positions. Such a component already has the
-    keys and values below `store_from`; one that slides has no keys below `clip`.
+    `clips` has one entry per component, see `PageRule.clips`: whether it has no keys below a span's `clip`.
+    Otherwise it already has the keys and values below `store_from`.
     """
     spans = work.spans
     lengths = np.fromiter((len(span.tokens) for span in spans), np.int32, len(spans))
@@ -33,10 +33,10 @@ def assemble(work: StepWork, keeps_all: Sequence[bool]) -> Batch:
     within = np.arange(offsets[-1], dtype=np.int32) - np.repeat(offsets[:-1], lengths)
     positions = np.repeat(starts, lengths) + within
     plain = SpanRows(rows, starts, offsets, positions, np.repeat(rows, lengths))
-    keeping, sliding = _without_stored(spans, plain), _with_clips(spans, plain)
+    storing, clipped = _without_stored(spans, plain), _with_clips(spans, plain)
     return Batch(
         tokens=np.concatenate([span.tokens for span in spans], dtype=np.int32),
-        spans=tuple(keeping if keeps else sliding for keeps in keeps_all),
+        spans=tuple(clipped if clip else storing for clip in clips),
         wanted=_logit_rows(spans, offsets),
     )
 

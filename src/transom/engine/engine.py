@@ -36,9 +36,7 @@ class Engine:
         self.cache = HybridCache(self.sizing.layout)
         self.store = KVStore(self.sizing.shapes, self.sizing.layout.pages)
         tables = list(self.cache.page_tables)
-        self.runner = ModelRunner(
-            ops, model, self.store, tables, [rule.keeps_all for rule in self.cache.rules]
-        )
+        self.runner = ModelRunner(ops, model, self.store, tables, [rule.clips for rule in self.cache.rules])
         self.weights = DiskWeights(self.runner)
         self.scheduler = Scheduler(self.cache, scheduler_config(config, self.sizing))
         self._check: Work | None = None

@@ -24,17 +24,17 @@ PROMPT_LOGPROB_ROWS = 64
 class ModelRunner:
     """Writes the KV bytes. Mutable: `model` may be replaced between two steps.
 
-    `tables` and `keeps_all` have one entry per component: the cache's page table, int32 `[rows, pages]`, read
-    in place, and whether the component keeps all positions (otherwise it slides).
+    `tables` and `clips` have one entry per component: the cache's page table, int32 `[rows, pages]`, read in
+    place, and `PageRule.clips`.
     """
 
     def __init__(
-        self, ops: Ops, model: Model, store: KVStore, tables: Sequence[I32], keeps_all: Sequence[bool]
+        self, ops: Ops, model: Model, store: KVStore, tables: Sequence[I32], clips: Sequence[bool]
     ) -> None:
         self.model = model
         self._ops = ops
         self._store = store
-        self._keeps_all = tuple(keeps_all)
+        self._clips = tuple(clips)
         self._kv = tuple(store.paged(component, table) for component, table in enumerate(tables))
 
     def run(self, work: StepWork) -> StepResult:
@@ -50,7 +50,7 @@ class ModelRunner:
             self._ops.copy_pages(self._kv[copy.component], copy.source, copy.target, copy.tokens)
         for discard in work.discards:
             self._store.discard(discard.component, discard.pages)
-        return hidden(self._ops, self.model, self._kv, assemble(work, self._keeps_all))
+        return hidden(self._ops, self.model, self._kv, assemble(work, self._clips))
 
     def results(self, work: StepWork, rows: F32) -> StepResult:
         """Samples tokens and reads prompt logprobs from the rows that `hidden` returned."""

@@ -27,8 +27,9 @@ from transom.kv.fork import begin_fork, copy_of, private_entries, share_pages
 from transom.kv.holding import Holding, Namespace, Offer, Pending, StartPoint
 from transom.kv.journal import Journal, Transaction
 from transom.kv.layout import CacheLayout, PrefixCaching
-from transom.kv.match import Hit, Share, holding_of, match_again, offer_of, start_options
+from transom.kv.match import Hit, holding_of, match_again, offer_of, start_options
 from transom.kv.node import TOKEN_BYTES, as_key
+from transom.kv.page_rules import Share
 from transom.kv.page_table import PageTable
 from transom.kv.pins import Pins
 from transom.kv.pool import PagePool, as_pages, owner_of, present
@@ -75,9 +76,8 @@ class HybridCache:
         self._pending: tuple[Pending, ...] = ()
         self._epoch = 0
         self._journal = journal
-        takes = tuple([rule.own(0) for rule in self.rules])
-        self._cold = Offer(StartPoint(0, 0, 0), takes, (0,) * len(self.rules))
-        self._has_states = not all(rule.by_reference for rule in self.rules)
+        nothing = self._tree.walk(Namespace(0, "", None), b"")
+        self._cold = offer_of(Hit(nothing, StartPoint(0, 0, 0)), self.rules, self._pools)
         self._snapshots = SnapshotKeeper(self._tree, self._tables, self.rules)
         self._publisher = Publisher(self._tree, self._tables, self.rules, self._counters)
 
@@ -128,7 +128,7 @@ class HybridCache:
     def growth(self, held: Holding | StartPoint, end: int) -> PageCounts:
         """Pages that `extend(..., end)` would allocate for a holding, or right after admission at a start."""
         assert end >= 0, end
-        return tuple([max(0, rule.entries(end) - held.covered(rule)) for rule in self.rules])
+        return tuple([max(0, rule.entries(end) - rule.covered(held)) for rule in self.rules])
 
     def freed_by(self, holdings: Sequence[Holding]) -> PageCounts:
         """Pages that become available when all of `holdings` end: private, or read by no other row."""
@@ -246,7 +246,7 @@ class HybridCache:
             # For all components together, before any of them allocates, because they may share a budget.
             self._evict_for(growth, holding.request)
             for component, (rule, count) in enumerate(zip(self.rules, growth, strict=True)):
-                self._allocate(holding.row, component, holding.covered(rule), count)
+                self._allocate(holding.row, component, rule.covered(holding), count)
             self._budget.settle()
             self._journal.assign(holding, "allocated", end)
 
@@ -262,12 +262,12 @@ class HybridCache:
         """Frees the pages beyond `end`, which must be at least `computed`."""
         self._require_live(holding)
         assert holding.computed <= end <= holding.allocated, (holding, end)
-        before = [holding.covered(rule) for rule in self.rules]
+        before = [rule.covered(holding) for rule in self.rules]
         with self._journal.transaction():
             # First, because `covered` depends on it.
             self._journal.assign(holding, "allocated", end)
             for component, (rule, last) in enumerate(zip(self.rules, before, strict=True)):
-                self._free_private(holding, component, holding.covered(rule), last)
+                self._free_private(holding, component, rule.covered(holding), last)
 
     def publish(self, holding: Holding, tokens: Tokens) -> None:
         """Inserts the computed whole pages into the tree. `tokens`: at least the request's computed ones.
@@ -277,10 +277,10 @@ class HybridCache:
         """
         self._require_live(holding)
         assert len(tokens) >= holding.computed, (len(tokens), holding)
-        whole = self.rules[0].floor(holding.computed)
+        whole = holding.computed // self.layout.page_size
         if whole <= holding.published:
             return
-        keep = holding.keeps(self.rules)
+        keep = self._keeps(holding)
         if holding.reads_inexact(keep):
             return
         with self._journal.transaction():
@@ -288,7 +288,7 @@ class HybridCache:
             self._let_go_of_inexact(holding)
             key = as_key(tokens, whole * self.layout.page_size)
             # Before the path exists: evicting may change nodes that the path would name.
-            kept = self._evict_for_snapshots(holding, key) if self._has_states else ()
+            kept = self._evict_for_snapshots(holding, key)
             path = self._publisher.publish(holding, key, whole)
             for component in kept:
                 self._add_pending(self._snapshots.keep(holding, path, component, key))
@@ -321,7 +321,7 @@ class HybridCache:
                 # A snapshot that is not copied yet is kept all the same: the row's own page takes its place.
                 self._journal.assign(self, "_pending", self._snapshots.keep_own_pages(holding, self._pending))
             for component, rule in enumerate(self.rules):
-                self._let_go(holding, component, holding.kept[component], holding.covered(rule))
+                self._let_go(holding, component, holding.kept[component], rule.covered(holding))
             self._seat(holding.row, None)
             self._purge_if_hidden(holding.namespace)
             # Slides end references too, but come with every step. Skipped nodes are looked at again when a
@@ -424,7 +424,7 @@ class HybridCache:
                 # Holes before the first page that the request reads stay holes in its row.
                 pool.reference(present(share.pages))
                 table.write(holding.row, share.kept, share.pages)
-        self._tree.use(hit.path, holding.keeps(self.rules), hit=True, priority=holding.priority)
+        self._tree.use(hit.path, self._keeps(holding), hit=True, priority=holding.priority)
         takes = [share.takes for share in shares]
         if any(takes):
             self._allocate_own(holding, shares, takes)
@@ -440,11 +440,11 @@ class HybridCache:
         for component, (rule, share) in enumerate(zip(self.rules, shares, strict=True)):
             if not share.takes:
                 continue
-            entry = rule.shared(holding.published)
+            entry = rule.shared(holding)
             self._allocate(holding.row, component, entry, 1)
             if share.source:
                 target = int(self._tables[component].table[holding.row, entry])
-                copy = PageCopy(component, share.source, target, rule.copied(holding.start))
+                copy = PageCopy(component, share.source, target, rule.slots(entry, holding.start))
                 self._add_pending(Pending(holding, copy, pin=share.source))
         self._budget.settle()
 
@@ -467,7 +467,7 @@ class HybridCache:
     def _let_go(self, holding: Holding, component: int, start: int, end: int) -> None:
         """Clears entries [start, end): unreferences pages of the tree, frees private ones."""
         # Entries before `middle` name pages of the tree, later ones private pages.
-        middle = min(holding.shared(self.rules[component]), end)
+        middle = min(self.rules[component].shared(holding), end)
         if start < middle:
             pages = self._tables[component].clear(holding.row, start, middle)
             self._pools[component].unreference(pages)
@@ -477,7 +477,7 @@ class HybridCache:
     def _free_private(self, holding: Holding, component: int, start: int, end: int) -> None:
         if start >= end:
             return
-        assert start >= holding.shared(self.rules[component]), (holding, start, end)
+        assert start >= self.rules[component].shared(holding), (holding, start, end)
         pages = self._tables[component].clear(holding.row, start, end)
         self._pools[component].free_private(pages, owner_of(holding.row))
 
@@ -516,6 +516,11 @@ class HybridCache:
     def _add_pending(self, pending: Pending) -> None:
         assert pending.copy.source != pending.copy.target, pending
         self._journal.assign(self, "_pending", (*self._pending, pending))
+
+    def _keeps(self, holding: Holding) -> tuple[int, ...]:
+        """Per component: the first page needed to resume at the last page boundary that is computed."""
+        computed = holding.computed
+        return tuple([rule.keep(computed) for rule in self.rules])
 
     def _is_hidden(self, namespace: Namespace) -> bool:
         """Whether no future request can hit pages of `namespace`."""

@@ -29,7 +29,7 @@ from transom.kv.page_rules import PageRule
 from transom.kv.page_table import PageTable
 from transom.kv.pins import Pins
 from transom.kv.pool import FREE, TREE, PagePool, owner_of
-from transom.kv.radix_tree import RadixTree
+from transom.kv.radix_tree import HOLE, RadixTree
 from transom.kv.stats import Counters
 
 Work = Iterator[int]
@@ -205,7 +205,7 @@ def _recount_free(recounts: tuple[Recount, ...]) -> Work:
 def _recount_row(parts: Inside, holding: Holding, recounts: tuple[Recount, ...]) -> Work:
     """The row reads its first pages from the tree and owns the later ones."""
     for recount, table, rule in zip(recounts, parts.tables, parts.rules, strict=True):
-        entries, shared = table.table[holding.row].tolist(), holding.shared(rule)
+        entries, shared = table.table[holding.row].tolist(), rule.shared(holding)
         for entry, page in enumerate(entries):
             if page and entry < shared:
                 recount.read(page, holding)
@@ -269,23 +269,23 @@ def _below(root: Root) -> Iterator[Node]:
 
 def _check_references_along(parts: Inside, root: Root) -> Work:
     """3: references never grow along a path, and a referenced page has its full pages referenced."""
-    keeps_all = [c for c in range(len(parts.pools)) if parts.tree.keeps_all[c]]
-    if not keeps_all:
+    whole = [c for c, rule in enumerate(parts.rules) if not rule.allows(HOLE)]
+    if not whole:
         return
     for node in _below(root):
         pairs = zip(parts.pools, node.pages, strict=True)
         counts: list[list[int]] = [pool.references(pages).tolist() for pool, pages in pairs]
-        for full in keeps_all:
+        for full in whole:
             assert all(map(ge, counts[full], counts[full][1:])), (node, full, counts)
             for component, other in enumerate(counts):
                 assert all(map(le, other, counts[full])), (node, component, other, counts[full])
         yield 1 + node.size * len(counts)
         below = [0] * len(counts)
         for child in node.children.values():
-            for full in keeps_all:
+            for full in whole:
                 below[full] += int(parts.pools[full].references([child.page(full, 0)])[0])
             yield 1
-        for full in keeps_all:
+        for full in whole:
             assert below[full] <= counts[full][-1], (node, full, counts[full], below[full])
 
 
@@ -318,18 +318,14 @@ def _check_node(parts: Inside, node: Node) -> None:
     assert all(len(pages) == node.size and pages.dtype == np.int64 for pages in node.pages), node
     assert node.resident == residency(node.runs), node
     assert node.children or any(pages[-1] for pages in node.pages), (node, "a leaf ends with a hole")
-    for component, keeps_all in enumerate(parts.tree.keeps_all):
-        assert not keeps_all or node.pages[component].all(), (
-            node,
-            component,
-            "a hole in a component that keeps everything",
-        )
+    for component, rule in enumerate(parts.rules):
+        assert rule.allows(node.resident[component]), (node, component, "a hole")
 
 
 def _check_queues(parts: Inside, nodes: list[Node]) -> Work:
-    """Each eviction queue has every node with pages to evict once: leaves only if the component keeps all."""
+    """Each eviction queue has every node with pages to evict once."""
     for group, component in enumerate(parts.tree.groups):
-        queue, keeps_all = parts.tree.queues[group], parts.tree.keeps_all[component]
+        queue, rule = parts.tree.queues[group], parts.rules[component]
         entered: set[int] = set()
         for number, candidate in enumerate(queue.entered()):
             entered.add(id(candidate))
@@ -338,7 +334,7 @@ def _check_queues(parts: Inside, nodes: list[Node]) -> Work:
         queued = 0
         for node in nodes:
             candidate = node.candidates[group]
-            expected = 1 in node.resident[component] and not (keeps_all and node.children)
+            expected = rule.is_evictable(node.resident[component], not node.children)
             assert candidate.item is node and candidate.queued == expected, (component, node, expected)
             assert candidate.queued >= candidate.skipped, (component, node, "is skipped but not queued")
             assert not expected or id(candidate) in entered, (component, node, "is queued without an entry")
@@ -358,13 +354,14 @@ def _check_holding(parts: Inside, holding: Holding, nodes: list[Node], recounts:
     assert holding.published * page_size <= holding.computed, holding
     for component, rule in enumerate(parts.rules):
         entries = parts.tables[component].table[holding.row]
-        last = holding.covered(rule)
-        needed = rule.first_read(holding.computed)
+        last = rule.covered(holding)
+        # The first entry that the next token reads. A state has one entry.
+        needed = min(rule.needed(holding.computed), last - 1)
         kept = holding.kept[component]
-        first = max(rule.first_entry(holding.computed), rule.shared(rule.floor(holding.clip)))
+        first = rule.first_entry(holding.computed, holding.clip)
         assert kept <= first, (holding, component)
         # Until it has published, a repair still keeps its inexact pages.
-        untouched = holding.published == rule.floor(holding.start)
+        untouched = holding.published == holding.start // page_size
         assert untouched or kept >= holding.exact[component], (
             holding,
             component,
@@ -377,7 +374,7 @@ def _check_holding(parts: Inside, holding: Holding, nodes: list[Node], recounts:
 
 def _check_path(parts: Inside, holding: Holding, nodes: list[Node], recount: Recount, component: int) -> Work:
     """The pages of the tree that a row names lie at the row's positions, in its namespace, on one path."""
-    entries = parts.tables[component].table[holding.row, : holding.shared(parts.rules[component])]
+    entries = parts.tables[component].table[holding.row, : parts.rules[component].shared(holding)]
     named: list[Node] = []
     for index, page in enumerate(entries.tolist()):
         if page:

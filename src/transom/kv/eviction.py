@@ -10,7 +10,7 @@ from transom.kv.eviction_policy import RANK_UNNEEDED, Candidate
 from transom.kv.eviction_queue import LOWEST_NEEDED, EvictionQueue, Key
 from transom.kv.node import Node, Root
 from transom.kv.pool import ID_BYTES, Run, pages_of, without_holes
-from transom.kv.radix_tree import RadixTree, Stretch
+from transom.kv.radix_tree import HOLE, RadixTree, Stretch
 from transom.kv.stats import Counters
 
 
@@ -62,7 +62,7 @@ def cheapest_component(tree: RadixTree) -> tuple[int, Key]:
     for group, component in enumerate(tree.groups):
         if tree.pools[component].idle:
             _next_victim(tree.queues[group])
-            victims.append((tree.queues[group].victim_key, group, component))
+            victims.append((tree.queues[group].victim_key, component))
     assert victims, "bytes are short, and no component has an unreferenced page"
     victims.sort()
     # Up to the next component's key: one call then evicts several victims before the components are compared
@@ -84,31 +84,28 @@ def evict_next(tree: RadixTree, component: int, count: int, until: Key) -> None:
 def purge(tree: RadixTree, root: Root) -> None:
     """Frees every page below `root` that no row reads."""
     assert root.parent is None, root
-    keeps_all = next((c for c, keeps_all in enumerate(tree.keeps_all) if keeps_all), None)
     freed = Freed(tree)
     for node in _deepest_first(root):
         # Windows first: they may be unreferenced where the full pages at the same positions are still read.
-        for component in range(len(tree.pools)):
-            if not tree.keeps_all[component]:
-                idle = _idle_pages(tree, component, node)
-                if 1 in idle:
-                    _evict_first(tree, component, node, idle, idle.count(1), freed)
-        if keeps_all is not None and not node.children:
-            _cut_tail(tree, keeps_all, node, node.size, freed)
+        for component in tree.groups:
+            rule, idle = tree.rules[component], _idle_pages(tree, component, node)
+            if 1 in idle and rule.is_evictable(node.resident[component], not node.children):
+                freed.take(component, node, idle, idle.count(1))
     freed.release()
 
 
 class Freed:
-    """Owns pages that have left the tree and are not in the pools yet. Mutable; `counts` by component.
+    """Takes pages out of nodes. Owns pages that have left the tree and are not in the pools yet.
 
     A pool takes many pages for nearly the price of one, so evictions collect pages here. End with `release`.
+    Mutable; `counts` by component.
     """
 
-    __slots__ = ("_pools", "_runs", "counts")
+    __slots__ = ("_runs", "_tree", "counts")
 
     def __init__(self, tree: RadixTree) -> None:
         self.counts = [0] * len(tree.pools)
-        self._pools = tree.pools
+        self._tree = tree
         self._runs: list[list[Run]] = [[] for _ in tree.pools]
 
     def add(self, component: int, run: Run) -> None:
@@ -117,8 +114,32 @@ class Freed:
         self._runs[component].append(run)
         self.counts[component] += len(run) // ID_BYTES
 
+    def take(self, component: int, node: Node, idle: bytes, count: int) -> None:
+        """Takes `count` of the `idle` pages (a byte per page) of `node`: the first ones, which leave holes.
+
+        Where no holes are allowed, a leaf loses its last pages, in all components. They are the idle ones:
+        references never grow along a path.
+        """
+        tree, first = self._tree, idle.find(1)
+        end = first + count
+        assert first >= 0 < count, (node, component, count)
+        if not tree.rules[component].allows(HOLE):
+            assert 0 not in idle[first:], (node, component, idle)
+            for each, run in enumerate(tree.cut(node, count)):
+                if pages := without_holes(run):
+                    self.add(each, pages)
+            return
+        if idle.count(1, first, end) == count:  # mostly they lie side by side
+            self.add(component, tree.evict_stretches(component, [(node, first, end)]))
+            if end < len(idle):
+                return  # its last page stays, so the shape does too
+        else:
+            index = np.flatnonzero(np.frombuffer(idle, dtype=np.uint8))[:count]
+            tree.evict_pages(node, component, index)
+        tree.trim(node)
+
     def release(self) -> None:
-        for pool, count, runs in zip(self._pools, self.counts, self._runs, strict=True):
+        for pool, count, runs in zip(self._tree.pools, self.counts, self._runs, strict=True):
             if count:
                 # Backwards: the free list is then the same as if each run had been freed when it was found.
                 pool.free_evicted(pages_of(b"".join(runs[::-1])))
@@ -133,12 +154,20 @@ def _evict_next(
     if rank == RANK_UNNEEDED and (stretches := _unneeded_stretches(tree, component, queue, count, until)):
         freed.add(component, tree.evict_stretches(component, stretches))
         return
-    evict_from = _evict_tail if tree.keeps_all[component] else _evict_earliest
-    if not evict_from(tree, component, victim, count, freed):
+    node, rule, price = victim.item, tree.rules[component], victim.price or tree.price(component, victim.item)
+    idle = _idle_pages(tree, component, node)
+    if evicted := rule.victims(idle, price, count):
+        freed.take(component, node, idle, evicted)
+        if rank != RANK_UNNEEDED and tree.inflates:
+            tree.clock.inflate(priority)
+    else:
         # Rows read all of its pages. Skip it until references end, instead of at every eviction again.
         queue.skip(victim)
-    elif rank != RANK_UNNEEDED and tree.inflates:
-        tree.clock.inflate(priority)
+
+
+def _idle_pages(tree: RadixTree, component: int, node: Node) -> bytes:
+    """A byte per page of `node`: 1 where it has a page that no row reads."""
+    return tree.pools[component].idle_among(node.runs[component])
 
 
 def _next_victim(queue: EvictionQueue[Node]) -> Candidate[Node]:
@@ -151,31 +180,12 @@ def _next_victim(queue: EvictionQueue[Node]) -> Candidate[Node]:
     return victim
 
 
-def _evict_tail(tree: RadixTree, component: int, victim: Candidate[Node], most: int, freed: Freed) -> int:
-    node = victim.item
-    return _cut_tail(tree, component, node, node.size if tree.evicts_whole else most, freed)
-
-
-def _cut_tail(tree: RadixTree, component: int, node: Node, most: int, freed: Freed) -> int:
-    """Cuts up to `most` unreferenced pages off a leaf, in all components. Returns how many.
-
-    References never grow along a path, so the unreferenced pages of a node are its last.
-    """
-    count = min(most, tree.pools[component].unreferenced(pages_of(node.runs[component])))
-    if count:
-        assert not node.children, (node, "a leaf is evicted before its parent")
-        for each, run in enumerate(tree.cut(node, count)):
-            if pages := without_holes(run):
-                freed.add(each, pages)
-    return count
-
-
 def _unneeded_stretches(
     tree: RadixTree, component: int, queue: EvictionQueue[Node], most: int, until: Key
 ) -> list[Stretch]:
     """Up to `most` unneeded pages of the next victims, before the first that has holes or readers among them.
 
-    A victim with holes or readers is left to `_evict_earliest`, which looks at every page.
+    A victim with holes or readers is left to `_evict_next`, which looks at every page.
     """
     stretches: list[Stretch] = []
     runs: list[Run] = []
@@ -193,43 +203,6 @@ def _unneeded_stretches(
         _, first, end = stretches.pop()
         idle = idle[: first - end]
     return stretches
-
-
-def _evict_earliest(tree: RadixTree, component: int, victim: Candidate[Node], most: int, freed: Freed) -> int:
-    """Evicts unneeded pages and the slack page one by one, an island as a whole. Returns how many pages."""
-    node = victim.item
-    price = victim.price or tree.price(component, node)
-    idle = _idle_pages(tree, component, node)
-    unneeded = idle.count(1, 0, price.island)
-    if unneeded:
-        count = most if most < unneeded else unneeded
-    elif most <= idle.count(1, 0, price.island + 1) or not tree.evicts_whole:
-        count = min(most, idle.count(1))
-    else:
-        # Half an island makes no hit, so the rest would only occupy memory.
-        count = idle.count(1)
-    if count:
-        _evict_first(tree, component, node, idle, count, freed)
-    return count
-
-
-def _idle_pages(tree: RadixTree, component: int, node: Node) -> bytes:
-    """A byte per page of `node`: 1 where it has a page that no row reads."""
-    return tree.pools[component].idle_among(node.runs[component])
-
-
-def _evict_first(tree: RadixTree, component: int, node: Node, idle: bytes, count: int, freed: Freed) -> None:
-    """Evicts the first `count` pages of `idle`."""
-    first = idle.find(1)
-    assert first >= 0 < count, (node, component, count)
-    end = first + count
-    if idle.count(1, first, end) == count:  # mostly they lie side by side
-        freed.add(component, tree.evict_stretches(component, [(node, first, end)]))
-        if end < len(idle):
-            return  # its last page stays, so the shape does too
-    else:
-        tree.evict_pages(node, component, np.flatnonzero(np.frombuffer(idle, dtype=np.uint8))[:count])
-    tree.trim(node)
 
 
 def _deepest_first(root: Root) -> list[Node]:

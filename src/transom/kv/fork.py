@@ -16,7 +16,7 @@ def private_entries(
     # Pages beyond `computed` hold nothing yet, so the child allocates its own when it grows.
     for table, rule, kept in zip(tables, rules, holding.kept, strict=True):
         last = rule.entries(holding.computed)
-        first = min(max(holding.shared(rule), kept), last)
+        first = min(max(rule.shared(holding), kept), last)
         pages = table.read(holding.row, first, last).tolist()
         private.append([first + index for index, page in enumerate(pages) if page])
     return private
@@ -52,7 +52,7 @@ def share_pages(
     """The child's row names, and references, the pages of the tree that the parent's row names."""
     assert child.row != holding.row and child.namespace == holding.namespace, (holding, child)
     for table, pool, rule, kept in zip(tables, pools, rules, holding.kept, strict=True):
-        end = holding.shared(rule)
+        end = rule.shared(holding)
         if kept < end:
             pages = table.read(holding.row, kept, end)
             pool.reference(present(pages))
@@ -65,6 +65,4 @@ def copy_of(
     """Copies the computed slots of the parent's page at `entry` into the child's."""
     source, target = int(table.table[holding.row, entry]), int(table.table[child.row, entry])
     assert source and target, (holding, component, entry)
-    size = rule.page_size
-    slots = min(size, holding.computed - entry * size) if rule.by_reference else 1
-    return PageCopy(component, source, target, slots)
+    return PageCopy(component, source, target, rule.slots(entry, holding.computed))

@@ -4,7 +4,6 @@ from dataclasses import dataclass
 from operator import lt
 from typing import NamedTuple
 
-from transom.kv.page_rules import PageRule
 from transom.steps import PageCopy
 from transom.values import RequestId
 
@@ -44,9 +43,10 @@ class StartPoint(NamedTuple):
     def is_repair(self) -> bool:
         return self.clip > 0
 
-    def covered(self, rule: PageRule) -> int:
-        """The first page of a component that `extend` has to allocate after `admit`."""
-        return rule.entries(self.full_until if rule.keeps_all else self.start)
+    @property
+    def allocated(self) -> int:
+        """The tokens that have pages after `admit`, as in Holding."""
+        return self.start
 
 
 class Offer(NamedTuple):
@@ -94,29 +94,11 @@ class Holding:
     full_until: int = 0
     clip: int = 0
 
-    def keeps(self, rules: tuple[PageRule, ...]) -> tuple[int, ...]:
-        """Per component: the first page needed to resume at the last page boundary that is computed."""
-        computed = self.computed
-        return tuple([rule.keep(computed) for rule in rules])
-
     def reads_inexact(self, keep: tuple[int, ...]) -> bool:
         """Whether the pages needed from `keep` on include pages that may not be published."""
         assert len(self.exact) == len(keep), (self, keep)
         # `map` and `lt` are faster than a generator, and every publication asks this.
         return any(map(lt, keep, self.exact))
-
-    def covered(self, rule: PageRule) -> int:
-        """The first entry of a component that has no page."""
-        allocated = self.allocated
-        return rule.entries(max(allocated, self.full_until) if rule.keeps_all else allocated)
-
-    def shared(self, rule: PageRule) -> int:
-        """The first entry of a component with a private page; earlier pages are in the tree."""
-        in_tree = self.published
-        # Full pages of a hit may reach further than the tokens that are computed, and so published.
-        if rule.keeps_all and self.full_until:
-            in_tree = max(in_tree, rule.floor(self.full_until))
-        return rule.shared(in_tree)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -1,6 +1,6 @@
 """The layout of a cache: its memory and how it is divided; and the formula for the memory of one request.
 
-Startup checks, admission limits and `longest_alone` all use the same formula, `_Life.held`.
+Startup checks, admission limits and `longest_alone` all use the same formula, `PageRule.held_by_page`.
 """
 
 from dataclasses import dataclass
@@ -8,12 +8,11 @@ from enum import Enum
 from functools import lru_cache
 
 import numpy as np
-from numpy.typing import NDArray
 
 from transom.errors import ConfigError
 from transom.kv.component_specs import ComponentSpec
 from transom.kv.eviction_policy import CachePolicy
-from transom.kv.page_rules import PageRule, keeps_everything, page_rule
+from transom.kv.page_rules import PageRule, page_rule
 
 
 class PrefixCaching(Enum):
@@ -72,69 +71,38 @@ def pages_alone(component: ComponentSpec, page_size: int, tokens: int, chunk: in
 
     Before a step it holds [keep(computed), end) with end = min(computed + chunk, tokens). Monotonic in both.
     """
-    return int(_Life(component, page_size, tokens).held(tokens, chunk).max())
+    return int(page_rule(component, page_size, tokens).held_by_page(tokens, chunk).max())
 
 
 def bytes_alone(layout: CacheLayout, tokens: int, chunk: int) -> int:
     """The most bytes that one request ever holds in all pools together. The layout must have a budget."""
-    lives = [_Life(component, layout.page_size, tokens) for component in layout.components]
-    return _most_bytes(layout, lives, tokens, chunk)
+    return _most_bytes(layout, layout.rules(), tokens, chunk)
 
 
 @lru_cache(maxsize=256)
 def longest_alone(layout: CacheLayout, chunk: int) -> int:
     """The longest request, in tokens and at most `context`, that fits into an empty cache."""
-    lives = [_Life(component, layout.page_size, layout.context) for component in layout.components]
+    rules = layout.rules()
     # Pages held grow with the length of a request, so bisection finds the last length that fits.
     low, high = 0, layout.context  # 0 tokens fit into any cache
     while low < high:
         middle = (low + high + 1) // 2
-        low, high = (middle, high) if _fits(layout, lives, middle, chunk) else (low, middle - 1)
+        low, high = (middle, high) if _fits(layout, rules, middle, chunk) else (low, middle - 1)
     assert low == high, (low, high)
     return low
 
 
-class _Life:
-    """The pages of one component that a request of up to `tokens` tokens holds over its life."""
-
-    __slots__ = ("_kept", "_page_size")
-
-    def __init__(self, component: ComponentSpec, page_size: int, tokens: int) -> None:
-        assert tokens >= 1, tokens
-        rule = page_rule(component, page_size, 0)
-        starts = range(0, tokens, page_size)
-        self._page_size = page_size
-        self._kept = np.array([rule.first_entry(start) for start in starts]) if rule.by_reference else None
-        """Per page: the first page still kept while `computed` lies in it. Not for states."""
-
-    def held(self, tokens: int, chunk: int) -> NDArray[np.int64]:
-        """The most pages held while `computed` lies in a page, for each page. A state is always one page.
-
-        Among the positions in one page, the last needs most: its chunk reaches furthest, and the first kept
-        page is the same for all.
-        """
-        assert tokens >= 1 and chunk >= 1, (tokens, chunk)
-        pages = -(-tokens // self._page_size)
-        if self._kept is None:
-            return np.ones(pages, dtype=np.int64)
-        # The last position of each page, but never past the last token.
-        computed = np.minimum(np.arange(pages) * self._page_size + self._page_size - 1, tokens - 1)
-        end: NDArray[np.int64] = -(-np.minimum(computed + chunk, tokens) // self._page_size)
-        held: NDArray[np.int64] = end - self._kept[:pages]
-        return held
-
-
-def _fits(layout: CacheLayout, lives: list[_Life], tokens: int, chunk: int) -> bool:
+def _fits(layout: CacheLayout, rules: tuple[PageRule, ...], tokens: int, chunk: int) -> bool:
     if layout.budget is not None:
-        return _most_bytes(layout, lives, tokens, chunk) <= layout.budget
-    held = (int(life.held(tokens, chunk).max()) for life in lives)
+        return _most_bytes(layout, rules, tokens, chunk) <= layout.budget
+    held = (int(rule.held_by_page(tokens, chunk).max()) for rule in rules)
     return all(most <= pages for most, pages in zip(held, layout.pages, strict=True))
 
 
-def _most_bytes(layout: CacheLayout, lives: list[_Life], tokens: int, chunk: int) -> int:
+def _most_bytes(layout: CacheLayout, rules: tuple[PageRule, ...], tokens: int, chunk: int) -> int:
     """The most bytes held at one time. Sums first: components may peak at different times."""
-    sizes = zip(lives, layout.page_bytes, strict=True)
-    return int(np.sum([life.held(tokens, chunk) * size for life, size in sizes], axis=0).max())
+    sizes = zip(rules, layout.page_bytes, strict=True)
+    return int(np.sum([rule.held_by_page(tokens, chunk) * size for rule, size in sizes], axis=0).max())
 
 
 # ---------------------------------------------------------------- the least memory of a cache
@@ -151,12 +119,11 @@ def require_workable(layout: CacheLayout) -> None:
         _require_budget(layout, layout.budget)
         return
     # First the bound on lengths from pools that keep everything, then the need of each pool at that length.
-    longest = layout.context
+    # At least one page: an empty pool is refused below.
+    bounds = [rule.whole(max(1, pages)) for rule, pages in zip(layout.rules(), layout.pages, strict=True)]
+    longest = min([layout.context, *filter(None, bounds)])
     for component, pages in zip(layout.components, layout.pages, strict=True):
-        if keeps_everything(component, layout.context):
-            longest = min(longest, pages * layout.page_size)
-    for component, pages in zip(layout.components, layout.pages, strict=True):
-        least = 1 if longest < 1 else pages_alone(component, layout.page_size, longest, 1)
+        least = pages_alone(component, layout.page_size, longest, 1)
         if pages < least:
             raise ConfigError(
                 f"{component.name}: {pages} pages of {layout.page_size} tokens cannot hold one request; "

@@ -13,28 +13,11 @@ from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
 from transom.kv.holding import Holding, Namespace, Offer, StartPoint
-from transom.kv.node import NO_PAGES, TOKEN_BYTES, Node, Path, as_key, shared_tokens
-from transom.kv.page_rules import PageRule, first_needed
-from transom.kv.pool import PagePool, Pages, as_pages
+from transom.kv.node import TOKEN_BYTES, Node, Path, as_key, shared_tokens
+from transom.kv.page_rules import PageRule, Share
+from transom.kv.pool import PagePool, as_pages
 from transom.kv.radix_tree import RadixTree
 from transom.values import RequestId, Tokens
-
-
-class Share(NamedTuple):
-    """The pages that a request gets in one component when it starts at a hit.
-
-    kept   the first entry of the row that has a page
-    pages  pages of the tree from that entry on. Holes only before the first page that `start` reads
-    takes  pages to allocate at admission: one for the page that `start` lies in, or for a state
-    source the page of the tree to copy into it: a partial page, or a snapshot; or 0
-    exact  the first page that may be published, among the pages that the request computes
-    """
-
-    kept: int
-    pages: Pages
-    takes: int
-    source: int
-    exact: int
 
 
 class Hit(NamedTuple):
@@ -50,37 +33,8 @@ class Hit(NamedTuple):
 
     def shares(self, rules: tuple[PageRule, ...]) -> list[Share]:
         """One per component."""
-        return [self.share(component, rule) for component, rule in enumerate(rules)]
-
-    def share(self, component: int, rule: PageRule) -> Share:
-        """The share of one component."""
-        begin = self.begin
-        start, keeps_all, is_repair = begin.start, rule.keeps_all, begin.clip > 0
-        # A repair has no window at its start, so its row begins with the page of `start`.
-        kept = rule.floor(start) if is_repair and not keeps_all else rule.first_entry(start)
-        # The row names whole pages of the tree up to here. The rest of a partial page is copied, or computed.
-        shared = rule.shared((begin.full_until if keeps_all else start) // rule.page_size)
-        assert shared <= self.path.pages, (self, component, shared)
-        pages = self.path.read(component, kept, shared) if kept < shared else NO_PAGES
-        # If full pages reach past `start`, the page of `start` is one of them and is not written to.
-        takes = 0 if keeps_all and begin.full_until > start else rule.own(start)
-        source = self.copied_from(component, rule) if takes else 0
-        if is_repair and rule.by_reference:
-            # Windows are exact from here on: see `repair_start`.
-            return Share(kept, pages, takes, source, rule.keep(begin.full_until))
-        # A page begun in its middle without a source lacks its first tokens: it must not be published.
-        is_headless = takes and not source and rule.by_reference
-        return Share(kept, pages, takes, source, rule.ceil(start) if is_headless else kept)
-
-    def copied_from(self, component: int, rule: PageRule) -> int:
-        """The page of the tree that begins like the page of `start`, or that has the state at `start`."""
-        snapshot = rule.snapshot_page(self.begin.start)
-        if snapshot is not None:
-            return int(self.path.read(component, snapshot, snapshot + 1)[0])
-        if self.partial is None:
-            return 0
-        node, index = self.partial
-        return node.page(component, index)
+        path, begin, partial = self
+        return [rule.share(component, path, begin, partial) for component, rule in enumerate(rules)]
 
 
 def start_options(
@@ -132,16 +86,14 @@ def repaired(hit: Hit, rules: tuple[PageRule, ...], layers: tuple[int, ...]) -> 
 
     Never inside the page after the path: its tokens are computed in any case.
     """
-    until = hit.path.pages * rules[0].page_size
-    if not layers or hit.begin.start >= until or not any(rule.keeps_all for rule in rules):
+    until = _kept_until(rules, hit.path)
+    if not layers or hit.begin.start >= until:
         return None
-    if not all(rule.by_reference for rule in rules):
-        return None  # a state depends on all tokens before it, so no window of tokens rebuilds it
     start = repair_start(rules, layers, until)
     # The same start as the hit would compute as much, and inexactly.
     if start <= hit.begin.start:
         return None
-    exact_from = min(rule.keep(until) for rule in rules if not rule.keeps_all) * rules[0].page_size
+    exact_from = min([rule.exact_start(until, until) for rule in rules])
     assert 0 < start < until and start <= exact_from, (start, until, exact_from)
     return Hit(hit.path, StartPoint(start, until, exact_from, clip=start))
 
@@ -158,14 +110,18 @@ def repair_start(rules: tuple[PageRule, ...], layers: tuple[int, ...], until: in
 
     The output of a window layer is exact at t if its keys from needed(t) on are. So each window layer, from
     the last to the first, moves the start back by a window. A full layer reads cached keys and moves nothing.
+    A state depends on all tokens before it, and moves the start to 0.
     """
     assert until % rules[0].page_size == 0, (until, rules[0].page_size)
     start = until
     for component in reversed(layers):
-        rule = rules[component]
-        if not rule.keeps_all:
-            start = min(rule.keep(until) * rule.page_size, first_needed(rule.component, start))
+        start = rules[component].exact_start(until, start)
     return start
+
+
+def _kept_until(rules: tuple[PageRule, ...], path: Path) -> int:
+    """Up to where components that keep everything have the path; 0 if there is no such component."""
+    return max([rule.whole(path.pages) for rule in rules])
 
 
 def with_full_pages(tree: RadixTree, namespace: Namespace, key: bytes, hit: Hit) -> Hit:
@@ -231,7 +187,7 @@ def holding_of(
         start=begin.start,
         computed=begin.start,
         allocated=begin.start,
-        published=rules[0].floor(begin.start),
+        published=begin.start // rules[0].page_size,
         kept=kept,
         exact=exact,
         full_until=begin.full_until,
@@ -274,18 +230,16 @@ def nearest(pages: list[bytes], tail: bytes) -> Iterator[tuple[bytes, int]]:
 
 
 class _HitSearch:
-    """Answers whether a hit may end at a position of one path.
+    """Answers whether a hit may end at a position of one path."""
 
-    Only components with holes are examined; components that keep everything have the whole path.
-    """
-
-    __slots__ = ("_full", "_page_size", "_path", "_sparse")
+    __slots__ = ("_full", "_page_size", "_path", "_resident", "_rules")
 
     def __init__(self, path: Path, rules: tuple[PageRule, ...]) -> None:
         self._path = path
         self._page_size = rules[0].page_size
-        self._sparse = [(c, rule, path.residency(c)) for c, rule in enumerate(rules) if not rule.keeps_all]
-        self._full = path.pages * self._page_size if len(self._sparse) < len(rules) else 0
+        self._rules = rules
+        self._resident = [path.residency(component) for component in range(len(rules))]
+        self._full = _kept_until(rules, path)
 
     def hit(self, start: int, partial: tuple[Node, int] | None = None) -> Hit:
         """The hit at `start`. At a page boundary, full pages may reach further than the windows.
@@ -305,8 +259,8 @@ class _HitSearch:
         every position reads the one before: no other path branches off inside a node.
         """
         assert 0 <= pages <= self._path.pages, (end, pages)
-        for _, rule, resident in self._sparse:
-            hole = resident.rfind(0, rule.needed(end), pages)
+        for rule, resident in zip(self._rules, self._resident, strict=True):
+            hole = rule.last_hole(resident, end, pages)
             if hole >= 0:
                 run = resident.rfind(1, 0, hole) + 1 if rule.reads_before else hole
                 return max(run, self._path.start_of(hole))
@@ -332,7 +286,7 @@ class _HitSearch:
         end = start + tokens
         if self._allows(node, index, end):
             return end
-        if all(rule.reads_before for _, rule, _ in self._sparse):
+        if all(rule.reads_before for rule in self._rules):
             return start  # every end reads the token before it, so a page that is not resident allows no hit
         ends = range(end - 1, start, -1)
         return next(
@@ -347,6 +301,6 @@ class _HitSearch:
     def _allows(self, node: Node, index: int, end: int) -> bool:
         """Whether page `index` of `node` allows a hit at `end`, inside it."""
         return all(
-            rule.ends_within(end, bool(node.resident[component][index]))
-            for component, rule, _ in self._sparse
+            rule.ends_within(end, bool(resident[index]))
+            for rule, resident in zip(self._rules, node.resident, strict=True)
         )

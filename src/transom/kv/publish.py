@@ -12,7 +12,7 @@ from transom.kv.holding import Holding
 from transom.kv.node import Node, Path
 from transom.kv.page_rules import PageRule
 from transom.kv.page_table import PageTable
-from transom.kv.pool import ID_BYTES, Pages, Run, owner_of, pages_of, present
+from transom.kv.pool import Pages, Run, owner_of, pages_of, present
 from transom.kv.radix_tree import RadixTree
 from transom.kv.stats import Counters
 
@@ -56,7 +56,7 @@ class Publisher:
         runs = tuple([self._adopted(holding, c, path.pages, whole) for c in range(len(self._rows))])
         # The end of a prompt stays the end of a node: another request with the same prompt may hit there.
         # Elsewhere a leaf grows in place as its request generates.
-        is_boundary = path.pages == self._rules[0].floor(holding.prompt)
+        is_boundary = path.pages == holding.prompt // self._rules[0].page_size
         extend = self._tree.grow if is_boundary else self._tree.lengthen
         node = extend(path.end, key[path.pages * self._tree.page_bytes :], runs)
         if node is path.end:
@@ -66,10 +66,9 @@ class Publisher:
 
     def _adopted(self, holding: Holding, component: int, start: int, end: int) -> Run:
         """Moves the row's pages [start, end) into the tree; 0 where the row has slid, and for states."""
-        if not self._rules[component].by_reference:
-            return bytes((end - start) * ID_BYTES)
-        pages = self._rows[component].read(holding.row, start, end)
-        shared = holding.shared(self._rules[component])
+        rule = self._rules[component]
+        pages = rule.pages(self._rows[component], holding.row, start, end)
+        shared = rule.shared(holding)
         # The tree lacks these positions, so the row cannot name pages of the tree there, only slid entries.
         assert shared <= start or not pages[: shared - start].any(), (holding, component, pages)
         self._tree.pools[component].adopt(present(pages), owner_of(holding.row))
@@ -79,10 +78,10 @@ class Publisher:
         """Merges the row's pages [start, end) into `node`: fills its holes, frees duplicates."""
         assert start == node.start and end <= start + node.size, (start, end, node)
         for component, rule in enumerate(self._rules):
-            first = max(start, holding.shared(rule))
-            if not rule.by_reference or first >= end:
+            first = max(start, rule.shared(holding))
+            if first >= end:
                 continue
-            ours = self._rows[component].read(holding.row, first, end)
+            ours = rule.pages(self._rows[component], holding.row, first, end)
             theirs = pages_of(node.runs[component])[first - start : end - start]
             # 0 in `ours`: the window has slid past, so the row has nothing to fill the hole with.
             fresh = np.flatnonzero((ours != 0) & (theirs == 0))

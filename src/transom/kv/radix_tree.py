@@ -12,12 +12,12 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from transom.kv.events import EventKind, EventLog
-from transom.kv.eviction_policy import RANK_NEEDED, RANK_PINNED, RANK_UNNEEDED, Policy, Price
+from transom.kv.eviction_policy import RANK_NEEDED, RANK_PINNED, Policy, Price
 from transom.kv.eviction_queue import Clock, EvictionQueue
 from transom.kv.holding import Namespace
 from transom.kv.journal import Journal
 from transom.kv.node import TOKEN_BYTES, Node, Path, Root, residency, shared_tokens
-from transom.kv.page_rules import PageRule
+from transom.kv.page_rules import PageRule, eviction_groups
 from transom.kv.pool import ID_BYTES, PagePool, Run, as_pages, pages_of
 
 HOLE = b"\0"
@@ -39,7 +39,6 @@ class RadixTree:
         "evicts_whole",
         "groups",
         "inflates",
-        "keeps_all",
         "page_bytes",
         "pools",
         "queues",
@@ -57,23 +56,19 @@ class RadixTree:
         journal: Journal,
     ) -> None:
         """`costs`: bytes per page of each component, or 1 for all when pools do not share a budget."""
-        keeps_all = tuple(rule.keeps_all for rule in rules)
         self.pools = pools
-        self.keeps_all = keeps_all
         self.page_bytes = rules[0].page_size * TOKEN_BYTES
         self.roots: dict[Namespace, Root] = {}
         self.clock = Clock(journal)
         self.inflates = policy.knows_boundaries
         """Whether evictions inflate the value of later uses, see `LeastValuable`."""
-        self.evicts_whole = policy.knows_boundaries and not all(keeps_all)
+        self.evicts_whole = policy.knows_boundaries and any(rule.allows(HOLE) for rule in rules)
         """Whether a stretch or an island is evicted as a whole, because a part of it makes no hit."""
         self.rules = rules
         self._costs = costs
         self._log = log
-        first = keeps_all.index(True) if True in keeps_all else len(keeps_all)
-        self.groups = tuple(c for c in range(len(pools)) if not keeps_all[c] or c == first)
-        """One component per eviction queue. Components that keep everything share the queue of the first."""
-        self._groups_of = tuple(self.groups.index(first if keeps_all[c] else c) for c in range(len(pools)))
+        self.groups, self._groups_of = eviction_groups(rules)
+        """One component per eviction queue, and the queue of each component."""
         self.queues: tuple[EvictionQueue[Node], ...] = tuple(
             EvictionQueue(policy, partial(self.price, component), self.clock, journal)
             for component in self.groups
@@ -109,35 +104,13 @@ class RadixTree:
     # ---------------------------------------------------------------- prices of evictions
 
     def price(self, component: int, node: Node) -> Price:
-        """The price of evicting `node` from a component.
-
-        Hits end at boundaries: the ends of nodes, where a prompt or a turn ended or requests branched. In a
-        component that keeps everything, evicting a leaf loses the stretch back to the boundary before. In
-        other components, first the pages go that no boundary needs, then the island at the end.
-        """
-        price = self._stretch(node) if self.keeps_all[component] else self._island(component, node)
+        """The price of evicting `node` from a component."""
+        price = self.rules[component].price(component, node, self._costs, self.evicts_whole)
         if not node.pinned:  # the price of a pinned node changes when the pin ends, so it is not cached
             node.candidates[self._groups_of[component]].price = price
         elif node.pinned > self._log.step and price.rank == RANK_NEEDED:
             return price._replace(rank=RANK_PINNED)
         return price
-
-    def _stretch(self, node: Node) -> Price:
-        """The price of a leaf in components that keep everything. All pages at its positions go together."""
-        size = 0
-        # A loop and not `sum`: prices are computed for every node that reaches the front of a queue.
-        for cost, resident in zip(self._costs, node.resident, strict=True):
-            size += cost * resident.count(1)
-        tokens = len(node.key) // TOKEN_BYTES
-        return Price(RANK_NEEDED, tokens, size or 1, 0, node.branched, self.evicts_whole)
-
-    def _island(self, component: int, node: Node) -> Price:
-        """The price in another component. Without the island no hit ends here, so it counts whole."""
-        resident = node.resident[component]
-        island = self.rules[component].island(node.start, resident)
-        rank = RANK_UNNEEDED if resident.find(1, 0, island) >= 0 else RANK_NEEDED
-        size = self._costs[component] * resident.count(1) or 1
-        return Price(rank, len(node.key) // TOKEN_BYTES, size, island, node.branched, self.evicts_whole)
 
     # ---------------------------------------------------------------- recency
 
@@ -411,14 +384,14 @@ class RadixTree:
     def _requeue(self, node: Node, *, cheaper: bool = True) -> None:
         """Updates the node's entries in the eviction queues. `cheaper`: its prices may have fallen.
 
-        A node is queued in each component that has pages to evict there; components that keep everything
-        only evict from leaves. Losing pages or children never lowers a price.
+        A node is queued in each component that has pages to evict there. Losing pages or children never
+        lowers a price.
         """
         if node.parent is None:
             return
         for group, component in enumerate(self.groups):
             queue, candidate = self.queues[group], node.candidates[group]
-            has_pages = 1 in node.resident[component] and not (self.keeps_all[component] and node.children)
+            has_pages = self.rules[component].is_evictable(node.resident[component], not node.children)
             if has_pages and candidate.queued:
                 # Otherwise its old entry is still a lower bound: see `eviction_queue`.
                 if cheaper:

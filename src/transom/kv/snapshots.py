@@ -11,7 +11,7 @@ Only components of kind `State` have snapshots, and no model family uses one yet
 from dataclasses import dataclass, replace
 
 from transom.kv.holding import Holding, Pending
-from transom.kv.node import Node, Path
+from transom.kv.node import TOKEN_BYTES, Node, Path
 from transom.kv.page_rules import PageRule
 from transom.kv.page_table import PageTable
 from transom.kv.pool import as_pages, owner_of
@@ -32,8 +32,7 @@ class SnapshotKeeper:
         cuts = [
             component
             for component, rule in enumerate(self.rules)
-            if rule.keeps(holding.computed)
-            and len(key) == rule.floor(holding.computed) * self.tree.page_bytes
+            if rule.keeps(holding.computed) and len(key) == holding.computed * TOKEN_BYTES
         ]
         if not cuts:
             return cuts

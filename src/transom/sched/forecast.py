@@ -48,7 +48,7 @@ def pages_at(rule: PageRule, end: int) -> int:
     A request that crosses into a new page still holds the pages that the boundary before that page needs, so
     the peak is at a page boundary and not at `end`.
     """
-    return rule.held(rule.ceil(end))
+    return rule.held(end)
 
 
 def need(cache: HybridCache, offer: Offer, end: int) -> PageCounts:
@@ -200,7 +200,7 @@ def running_slots(columns: Columns, tokens: int, context: int, rules: Sequence[P
     page, running = rules[0].page_size, columns.shape[1]
     # Up to `page - 1` slots at the end of each request's last page stay unused.
     written = tokens - int(columns[ALLOCATED].sum()) + running * (page - 1)
-    held = [running * rule.held(rule.entries(context)) * page for rule in rules]
+    held = [running * rule.held(context) * page for rule in rules]
     # A component of snapshots has its one page per request already.
     return [min(written, most) if rule.by_reference else 0 for most, rule in zip(held, rules, strict=True)]
 
@@ -313,7 +313,7 @@ def running_timeline(
             # Pages that the row has already, its own or the tree's, are not taken again.
             extra[c] = -np.maximum(allocated, -(-columns[FULL_UNTIL] // page))
         elif rule.by_reference:
-            held = rule.held_up_to(int(entries.max(initial=0)))[entries]
+            held = rule.held(known + steps)
             extra[c] = np.maximum(0, np.minimum(entries - allocated, held - own[c]))
     return Timeline(known, steps, extra, own, rules)
 

@@ -3,6 +3,7 @@
 import re
 from collections import Counter
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -10,9 +11,9 @@ import pytest
 from transom.errors import ConfigError, TransomError
 from transom.kv.cache import HybridCache
 from transom.kv.eviction_policy import CachePolicy
-from transom.kv.holding import Holding
-from transom.kv.match import Hit, Share, repair_start, repaired
-from transom.kv.page_rules import PageRule
+from transom.kv.holding import Holding, StartPoint
+from transom.kv.match import repair_start, repaired
+from transom.kv.page_rules import Share, SlidingPages
 from transom.steps import PageCopy
 from transom.values import Tokens
 from transom_lab.fuzz import operations as do
@@ -175,13 +176,13 @@ def test_a_read_of_foreign_keys_is_found(monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 def test_a_repair_that_caches_inexact_keys_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    right = Hit.share
+    right = SlidingPages.share
 
-    def wrong(hit: Hit, component: int, rule: PageRule) -> Share:
-        found = right(hit, component, rule)
-        return found._replace(exact=found.kept) if hit.begin.is_repair else found
+    def wrong(rule: SlidingPages, component: int, path: Any, begin: StartPoint, partial: Any) -> Share:
+        found = right(rule, component, path, begin, partial)
+        return found._replace(exact=found.kept) if begin.is_repair else found
 
-    monkeypatch.setattr(Hit, "share", wrong)
+    monkeypatch.setattr(SlidingPages, "share", wrong)
     assert "cached though it is inexact" in first_error(mix="FW")
 
 
