@@ -191,13 +191,11 @@ KV = (
         "StartPoint({0}, {1}, {2})",
     ),
     Curated("a hit is the whole prompt", "kv", "start_options", "max(0, len(_) - 1)", "len({0})"),
-    Curated(
-        "a hit reads a hole", "kv", "PageRule.last_hole", "_.rfind(0, _, _)", "{0}.rfind(0, {1} + 1, {2})"
-    ),
+    Curated("a hit reads a hole", "kv", "_HitSearch.hole", "_.rfind(0, _, _)", "{0}.rfind(0, {1} + 1, {2})"),
     Curated(
         "a page that a row reads is evicted",
         "kv",
-        "_idle_pages",
+        "Freed.leave_holes",
         "_.idle_among(_)",
         "node.resident[component]",
     ),

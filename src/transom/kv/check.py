@@ -29,7 +29,7 @@ from transom.kv.page_rules import PageRule
 from transom.kv.page_table import PageTable
 from transom.kv.pins import Pins
 from transom.kv.pool import FREE, TREE, PagePool, owner_of
-from transom.kv.radix_tree import HOLE, RadixTree
+from transom.kv.radix_tree import RadixTree
 from transom.kv.stats import Counters
 
 Work = Iterator[int]
@@ -269,7 +269,7 @@ def _below(root: Root) -> Iterator[Node]:
 
 def _check_references_along(parts: Inside, root: Root) -> Work:
     """3: references never grow along a path, and a referenced page has its full pages referenced."""
-    whole = [c for c, rule in enumerate(parts.rules) if not rule.allows(HOLE)]
+    whole = [c for c in range(len(parts.pools)) if c not in parts.tree.sparse]
     if not whole:
         return
     for node in _below(root):
@@ -318,14 +318,14 @@ def _check_node(parts: Inside, node: Node) -> None:
     assert all(len(pages) == node.size and pages.dtype == np.int64 for pages in node.pages), node
     assert node.resident == residency(node.runs), node
     assert node.children or any(pages[-1] for pages in node.pages), (node, "a leaf ends with a hole")
-    for component, rule in enumerate(parts.rules):
-        assert rule.allows(node.resident[component]), (node, component, "a hole")
+    for component, resident in enumerate(node.resident):
+        assert component in parts.tree.sparse or 0 not in resident, (node, component, "a hole")
 
 
 def _check_queues(parts: Inside, nodes: list[Node]) -> Work:
     """Each eviction queue has every node with pages to evict once."""
     for group, component in enumerate(parts.tree.groups):
-        queue, rule = parts.tree.queues[group], parts.rules[component]
+        queue, is_sparse = parts.tree.queues[group], component in parts.tree.sparse
         entered: set[int] = set()
         for number, candidate in enumerate(queue.entered()):
             entered.add(id(candidate))
@@ -334,7 +334,7 @@ def _check_queues(parts: Inside, nodes: list[Node]) -> Work:
         queued = 0
         for node in nodes:
             candidate = node.candidates[group]
-            expected = rule.is_evictable(node.resident[component], not node.children)
+            expected = 1 in node.resident[component] and (is_sparse or not node.children)
             assert candidate.item is node and candidate.queued == expected, (component, node, expected)
             assert candidate.queued >= candidate.skipped, (component, node, "is skipped but not queued")
             assert not expected or id(candidate) in entered, (component, node, "is queued without an entry")
@@ -358,7 +358,7 @@ def _check_holding(parts: Inside, holding: Holding, nodes: list[Node], recounts:
         # The first entry that the next token reads. A state has one entry.
         needed = min(rule.needed(holding.computed), last - 1)
         kept = holding.kept[component]
-        first = rule.first_entry(holding.computed, holding.clip)
+        first = max(rule.first_entry(holding.computed), holding.clip // page_size)
         assert kept <= first, (holding, component)
         # Until it has published, a repair still keeps its inexact pages.
         untouched = holding.published == holding.start // page_size

@@ -6,11 +6,11 @@ from operator import le
 import numpy as np
 
 from transom.kv.budget import Budget
-from transom.kv.eviction_policy import RANK_UNNEEDED, Candidate
+from transom.kv.eviction_policy import RANK_UNNEEDED, Candidate, Price
 from transom.kv.eviction_queue import LOWEST_NEEDED, EvictionQueue, Key
 from transom.kv.node import Node, Root
 from transom.kv.pool import ID_BYTES, Run, pages_of, without_holes
-from transom.kv.radix_tree import HOLE, RadixTree, Stretch
+from transom.kv.radix_tree import RadixTree, Stretch
 from transom.kv.stats import Counters
 
 
@@ -88,9 +88,10 @@ def purge(tree: RadixTree, root: Root) -> None:
     for node in _deepest_first(root):
         # Windows first: they may be unreferenced where the full pages at the same positions are still read.
         for component in tree.groups:
-            rule, idle = tree.rules[component], _idle_pages(tree, component, node)
-            if 1 in idle and rule.is_evictable(node.resident[component], not node.children):
-                freed.take(component, node, idle, idle.count(1))
+            if component in tree.sparse:
+                freed.leave_holes(component, node, node.size, None)
+            elif not node.children:
+                freed.cut_tail(component, node, node.size)
     freed.release()
 
 
@@ -114,29 +115,43 @@ class Freed:
         self._runs[component].append(run)
         self.counts[component] += len(run) // ID_BYTES
 
-    def take(self, component: int, node: Node, idle: bytes, count: int) -> None:
-        """Takes `count` of the `idle` pages (a byte per page) of `node`: the first ones, which leave holes.
+    def cut_tail(self, component: int, node: Node, most: int) -> int:
+        """Cuts up to `most` unreferenced pages off a leaf, in all components. Returns how many.
 
-        Where no holes are allowed, a leaf loses its last pages, in all components. They are the idle ones:
-        references never grow along a path.
+        References never grow along a path, so the unreferenced pages of a node are its last.
         """
-        tree, first = self._tree, idle.find(1)
-        end = first + count
-        assert first >= 0 < count, (node, component, count)
-        if not tree.rules[component].allows(HOLE):
-            assert 0 not in idle[first:], (node, component, idle)
+        tree = self._tree
+        count = min(most, tree.pools[component].unreferenced(pages_of(node.runs[component])))
+        if count:
+            assert not node.children, (node, "a leaf is evicted before its parent")
             for each, run in enumerate(tree.cut(node, count)):
                 if pages := without_holes(run):
                     self.add(each, pages)
-            return
+        return count
+
+    def leave_holes(self, component: int, node: Node, most: int, price: Price | None) -> int:
+        """Evicts up to `most` unreferenced pages of `node`, the first ones. Returns how many.
+
+        With a price: unneeded pages and the slack page one by one, an island as a whole.
+        """
+        tree = self._tree
+        # A byte per page: 1 where there is a page that no row reads.
+        idle = tree.pools[component].idle_among(node.runs[component])
+        count = idle.count(1) if price is None else _victims(idle, price, most)
+        if not count:
+            return 0
+        first = idle.find(1)
+        end = first + count
+        assert first >= 0 < most, (node, component, count)
         if idle.count(1, first, end) == count:  # mostly they lie side by side
             self.add(component, tree.evict_stretches(component, [(node, first, end)]))
             if end < len(idle):
-                return  # its last page stays, so the shape does too
+                return count  # its last page stays, so the shape does too
         else:
             index = np.flatnonzero(np.frombuffer(idle, dtype=np.uint8))[:count]
             tree.evict_pages(node, component, index)
         tree.trim(node)
+        return count
 
     def release(self) -> None:
         for pool, count, runs in zip(self._tree.pools, self.counts, self._runs, strict=True):
@@ -154,20 +169,26 @@ def _evict_next(
     if rank == RANK_UNNEEDED and (stretches := _unneeded_stretches(tree, component, queue, count, until)):
         freed.add(component, tree.evict_stretches(component, stretches))
         return
-    node, rule, price = victim.item, tree.rules[component], victim.price or tree.price(component, victim.item)
-    idle = _idle_pages(tree, component, node)
-    if evicted := rule.victims(idle, price, count):
-        freed.take(component, node, idle, evicted)
-        if rank != RANK_UNNEEDED and tree.inflates:
-            tree.clock.inflate(priority)
+    node = victim.item
+    if component in tree.sparse:
+        evicted = freed.leave_holes(component, node, count, victim.price or tree.price(component, node))
     else:
+        evicted = freed.cut_tail(component, node, node.size if tree.evicts_whole else count)
+    if not evicted:
         # Rows read all of its pages. Skip it until references end, instead of at every eviction again.
         queue.skip(victim)
+    elif rank != RANK_UNNEEDED and tree.inflates:
+        tree.clock.inflate(priority)
 
 
-def _idle_pages(tree: RadixTree, component: int, node: Node) -> bytes:
-    """A byte per page of `node`: 1 where it has a page that no row reads."""
-    return tree.pools[component].idle_among(node.runs[component])
+def _victims(idle: bytes, price: Price, most: int) -> int:
+    """How many of the idle pages to evict."""
+    unneeded, count = idle.count(1, 0, price.island), idle.count(1)
+    if unneeded:
+        return most if most < unneeded else unneeded
+    # Half an island makes no hit, so the rest would only occupy memory.
+    is_whole = price.whole and most > idle.count(1, 0, price.island + 1)
+    return count if is_whole or count < most else most
 
 
 def _next_victim(queue: EvictionQueue[Node]) -> Candidate[Node]:

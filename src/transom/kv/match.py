@@ -70,7 +70,7 @@ def best_hit(tree: RadixTree, namespace: Namespace, key: bytes) -> Hit:
     rules out all positions down to the hole, so the search jumps there.
     """
     path = tree.walk(namespace, key)
-    scan = _HitSearch(path, tree.rules)
+    scan = _HitSearch(path, tree)
     page_size, page_bytes = tree.rules[0].page_size, tree.page_bytes
     page = path.pages
     hit = scan.within(page, key[page * page_bytes : (page + 1) * page_bytes])
@@ -86,8 +86,8 @@ def repaired(hit: Hit, rules: tuple[PageRule, ...], layers: tuple[int, ...]) -> 
 
     Never inside the page after the path: its tokens are computed in any case.
     """
-    until = _kept_until(rules, hit.path)
-    if not layers or hit.begin.start >= until:
+    until = hit.path.pages * rules[0].page_size
+    if not layers or hit.begin.start >= until or not any(rule.whole(1) for rule in rules):
         return None
     start = repair_start(rules, layers, until)
     # The same start as the hit would compute as much, and inexactly.
@@ -119,17 +119,12 @@ def repair_start(rules: tuple[PageRule, ...], layers: tuple[int, ...], until: in
     return start
 
 
-def _kept_until(rules: tuple[PageRule, ...], path: Path) -> int:
-    """Up to where components that keep everything have the path; 0 if there is no such component."""
-    return max([rule.whole(path.pages) for rule in rules])
-
-
 def with_full_pages(tree: RadixTree, namespace: Namespace, key: bytes, hit: Hit) -> Hit:
     """`hit`, found for a part of `key`, extended by the pages that full components have for all of `key`."""
     start = hit.begin.start
     if start % tree.rules[0].page_size:
         return hit  # inside a page, full pages may not reach further: see `_HitSearch.hit`
-    return _HitSearch(tree.walk(namespace, key), tree.rules).hit(start)
+    return _HitSearch(tree.walk(namespace, key), tree).hit(start)
 
 
 def match_again(tree: RadixTree, namespace: Namespace, tokens: Tokens, begin: StartPoint) -> Hit | None:
@@ -139,7 +134,7 @@ def match_again(tree: RadixTree, namespace: Namespace, tokens: Tokens, begin: St
     """
     path = tree.walk(namespace, as_key(tokens, begin.full_until))
     page, within = divmod(begin.start, tree.rules[0].page_size)
-    scan = _HitSearch(path, tree.rules)
+    scan = _HitSearch(path, tree)
     # Components that keep everything have all pages of the path, so its length tells whether theirs are left.
     if path.pages < begin.full_until // tree.rules[0].page_size:
         return None
@@ -232,14 +227,16 @@ def nearest(pages: list[bytes], tail: bytes) -> Iterator[tuple[bytes, int]]:
 class _HitSearch:
     """Answers whether a hit may end at a position of one path."""
 
-    __slots__ = ("_full", "_page_size", "_path", "_resident", "_rules")
+    __slots__ = ("_full", "_page_size", "_path", "_sparse")
 
-    def __init__(self, path: Path, rules: tuple[PageRule, ...]) -> None:
+    def __init__(self, path: Path, tree: RadixTree) -> None:
         self._path = path
-        self._page_size = rules[0].page_size
-        self._rules = rules
-        self._resident = [path.residency(component) for component in range(len(rules))]
-        self._full = _kept_until(rules, path)
+        self._page_size = tree.rules[0].page_size
+        # Only components with holes are examined: the others have the whole path.
+        self._sparse = [
+            (component, tree.rules[component], path.residency(component)) for component in tree.sparse
+        ]
+        self._full = path.pages * self._page_size if len(tree.sparse) < len(tree.rules) else 0
 
     def hit(self, start: int, partial: tuple[Node, int] | None = None) -> Hit:
         """The hit at `start`. At a page boundary, full pages may reach further than the windows.
@@ -259,8 +256,8 @@ class _HitSearch:
         every position reads the one before: no other path branches off inside a node.
         """
         assert 0 <= pages <= self._path.pages, (end, pages)
-        for rule, resident in zip(self._rules, self._resident, strict=True):
-            hole = rule.last_hole(resident, end, pages)
+        for _, rule, resident in self._sparse:
+            hole = resident.rfind(0, rule.needed(end), pages)
             if hole >= 0:
                 run = resident.rfind(1, 0, hole) + 1 if rule.reads_before else hole
                 return max(run, self._path.start_of(hole))
@@ -286,7 +283,7 @@ class _HitSearch:
         end = start + tokens
         if self._allows(node, index, end):
             return end
-        if all(rule.reads_before for rule in self._rules):
+        if all(rule.reads_before for _, rule, _ in self._sparse):
             return start  # every end reads the token before it, so a page that is not resident allows no hit
         ends = range(end - 1, start, -1)
         return next(
@@ -301,6 +298,6 @@ class _HitSearch:
     def _allows(self, node: Node, index: int, end: int) -> bool:
         """Whether page `index` of `node` allows a hit at `end`, inside it."""
         return all(
-            rule.ends_within(end, bool(resident[index]))
-            for rule, resident in zip(self._rules, node.resident, strict=True)
+            rule.ends_within(end, bool(node.resident[component][index]))
+            for component, rule, _ in self._sparse
         )

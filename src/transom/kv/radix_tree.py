@@ -17,7 +17,7 @@ from transom.kv.eviction_queue import Clock, EvictionQueue
 from transom.kv.holding import Namespace
 from transom.kv.journal import Journal
 from transom.kv.node import TOKEN_BYTES, Node, Path, Root, residency, shared_tokens
-from transom.kv.page_rules import PageRule, eviction_groups
+from transom.kv.page_rules import PageRule, sparse_of
 from transom.kv.pool import ID_BYTES, PagePool, Run, as_pages, pages_of
 
 HOLE = b"\0"
@@ -44,6 +44,7 @@ class RadixTree:
         "queues",
         "roots",
         "rules",
+        "sparse",
     )
 
     def __init__(
@@ -62,13 +63,17 @@ class RadixTree:
         self.clock = Clock(journal)
         self.inflates = policy.knows_boundaries
         """Whether evictions inflate the value of later uses, see `LeastValuable`."""
-        self.evicts_whole = policy.knows_boundaries and any(rule.allows(HOLE) for rule in rules)
+        self.sparse = sparse_of(rules)
+        """The components that may have holes. The others have all pages of every node."""
+        self.evicts_whole = policy.knows_boundaries and bool(self.sparse)
         """Whether a stretch or an island is evicted as a whole, because a part of it makes no hit."""
         self.rules = rules
         self._costs = costs
         self._log = log
-        self.groups, self._groups_of = eviction_groups(rules)
-        """One component per eviction queue, and the queue of each component."""
+        full = [component for component in range(len(rules)) if component not in self.sparse]
+        self.groups = (*self.sparse, *full[:1])
+        """One component per eviction queue. Components without holes lose the same pages: they share one."""
+        self._groups_of = tuple(self.groups.index(full[0] if c in full else c) for c in range(len(rules)))
         self.queues: tuple[EvictionQueue[Node], ...] = tuple(
             EvictionQueue(policy, partial(self.price, component), self.clock, journal)
             for component in self.groups
@@ -391,7 +396,7 @@ class RadixTree:
             return
         for group, component in enumerate(self.groups):
             queue, candidate = self.queues[group], node.candidates[group]
-            has_pages = self.rules[component].is_evictable(node.resident[component], not node.children)
+            has_pages = 1 in node.resident[component] and (component in self.sparse or not node.children)
             if has_pages and candidate.queued:
                 # Otherwise its old entry is still a lower bound: see `eviction_queue`.
                 if cheaper:

@@ -11,7 +11,7 @@ import numpy as np
 
 from transom.kv.budget import Capacity
 from transom.kv.cache import Namespace, Offer
-from transom.kv.page_rules import PageRule
+from transom.kv.page_rules import PageRule, last_hit
 from transom.sched.draft import PlanBuilder, chunk_end, fit_end, is_cut, is_decode
 from transom.sched.forecast import MemoryForecast, need
 from transom.sched.plan import Admit
@@ -81,7 +81,7 @@ class AdmissionBuilder:
         """Decodes that publish a page in this step, because their last known token fills it."""
         view = self.draft.view
         page = view.cache.layout.page_size
-        if page < view.config.prefix_gain_min and all(rule.by_reference for rule in self.rules):
+        if page < view.config.prefix_gain_min and last_hit(self.rules, page) == page:
             return iter(())  # one page is all that such a decode publishes, too little to wait for
         filling = (state for state in view.running if state.progress.length % page == 0)
         return filter(is_decode, filling)
@@ -195,19 +195,9 @@ class InFlightPrefixes:
         if published == publishable or published >= len(tokens) or known[published] != tokens[published]:
             return 0
         reach = min(common_prefix(known, tokens), publishable, len(tokens) - 1)
-        reach = self._last_hit(reach, published)
+        # With snapshots, not every page boundary can be hit.
+        reach = last_hit(self._rules, reach)
         return reach - cached if reach > published else 0
-
-    def _last_hit(self, reach: int, published: int) -> int:
-        """The last end up to `reach` that a hit can have. With snapshots only ends that keep one are hits."""
-        if all(rule.by_reference for rule in self._rules):
-            return reach
-        page_size = self._rules[0].page_size
-        ends = range(reach - reach % page_size, published, -page_size)
-        return next((end for end in ends if self._keeps(end)), 0)
-
-    def _keeps(self, end: int) -> bool:
-        return all(rule.by_reference or rule.keeps(end) for rule in self._rules)
 
 
 def common_prefix(a: Tokens, b: Tokens) -> int:
