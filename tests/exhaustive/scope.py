@@ -7,6 +7,7 @@ cache are checked once per state, since the digest of a state covers everything 
 """
 
 from collections.abc import Iterator, Set
+from contextlib import suppress
 from dataclasses import dataclass
 from hashlib import blake2b
 
@@ -21,6 +22,11 @@ from transom_lab.fuzz import operations as do
 from transom_lab.fuzz.driver import Driver
 from transom_lab.fuzz.operations import Operation, Setting
 from transom_lab.worlds.residency import nodes
+
+
+class _Undone(Exception):
+    """Rolls a transaction back."""
+
 
 Move = tuple[Operation, ...]
 Path = tuple[Move, ...]
@@ -134,15 +140,14 @@ def _successors(scope: Scope, path: Path, seen: Set[bytes]) -> Iterator[tuple[Mo
 def _tried(driver: Driver, move: Move, seen: Set[bytes]) -> bytes:
     """The audited state after `move`. The driver is restored."""
     contents, jobs, running = driver.world.contents.saved(), dict(driver.jobs), list(driver.world.jobs)
-    with driver.cache.transaction() as transaction:
-        savepoint = transaction.savepoint()
+    with suppress(_Undone), driver.cache.transaction():
         for operation in move:
             driver.apply(operation)
         driver.world.audit_contents()
         state = state_of(driver)
         if state not in seen:
             check(driver.cache)
-        transaction.rollback(savepoint)
+        raise _Undone
     # The transaction covers the cache only; the driver's own tables are restored by hand.
     driver.asked.clear()
     driver.world.contents.restore(contents)

@@ -9,6 +9,7 @@ from tests.kv.test_machine import walk
 from tests.kv.world import Fault, World, same
 
 from transom.errors import NoSpace
+from transom.kv.component_specs import Full, Window
 from transom.kv.journal import Journal
 from transom.values import RequestId
 
@@ -20,17 +21,6 @@ def test_an_exception_rolls_back_the_block() -> None:
         journal.assign(owner, "value", 3)
         raise KeyError
     assert owner.value == 1
-
-
-def test_a_rollback_undoes_only_changes_after_its_savepoint() -> None:
-    journal, owner = Journal(), SimpleNamespace(value=1)
-    with journal.transaction() as transaction:
-        journal.assign(owner, "value", 2)
-        savepoint = transaction.savepoint()
-        journal.assign(owner, "value", 3)
-        transaction.rollback(savepoint)
-        assert owner.value == 2
-    assert owner.value == 2
 
 
 def test_a_failed_inner_block_leaves_the_changes_of_the_outer_one() -> None:
@@ -56,6 +46,26 @@ def test_a_failed_outer_block_also_rolls_back_finished_inner_blocks() -> None:
 def test_a_change_outside_a_transaction_is_a_bug() -> None:
     with pytest.raises(AssertionError, match="outside a transaction"):
         Journal().assign(SimpleNamespace(value=1), "value", 2)
+
+
+@pytest.mark.parametrize("budget", [False, True])
+def test_a_lack_of_pages_is_found_before_the_first_change(budget: bool) -> None:
+    """With a fuse of 0 the first change is a Fault. The hit of 6 tokens needs a page for its last two."""
+    layout = {"budget": 13, "page_bytes": (2, 1)} if budget else {}
+    world = World((Full(), Window(5)), (6, 13) if budget else (4, 8), 4, context=24, **layout)
+    world.serve(range(8))
+    namespace, offer = world.offer([*range(6), 99, 98])
+    assert offer.begin.start == 6 and offer.takes == (1, 1)
+    reader = world.admit([*range(8), 97])
+    world.cache.extend(reader.holding, 16)
+    assert not world.cache.available.covers(offer.takes), world.cache.available
+    world.set_fuse(0)
+    with pytest.raises(NoSpace):
+        world.cache.admit(RequestId(9), namespace, np.array([*range(6), 99, 98]), offer)
+    with pytest.raises(NoSpace):
+        world.cache.extend(reader.holding, 24)
+    world.set_fuse(None)
+    world.audit()
 
 
 @pytest.mark.parametrize("mix", ["F", "W", "FW", "FWV"])

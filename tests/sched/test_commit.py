@@ -1,4 +1,4 @@
-"""Commit is one transaction: a span without pages is undone alone, a bug undoes all of it."""
+"""Commit is one transaction: a span without pages is left out, a bug undoes all of it."""
 
 from collections.abc import Callable
 
@@ -15,11 +15,12 @@ from transom.values import RequestId
 
 
 def breaking(world: World, error: Exception, request: RequestId) -> Callable[[Holding, int], None]:
-    """An `extend` that fails for one request after it has allocated."""
+    """An `extend` that fails for one request: a bug after it has allocated, a lack of pages before."""
     extend = world.cache.extend
 
     def broken(holding: Holding, end: int) -> None:
-        extend(holding, end)
+        if holding.request != request or not isinstance(error, NoSpace):
+            extend(holding, end)
         if holding.request == request:
             raise error
 

@@ -11,7 +11,7 @@ The life of a request:  admit -> (extend -> [runner] -> copies_done -> advance -
 """
 
 from collections.abc import Iterator, Sequence
-from operator import lt
+from operator import add, lt
 from typing import Final
 
 import numpy as np
@@ -76,8 +76,8 @@ class HybridCache:
         self._pending: tuple[Pending, ...] = ()
         self._epoch = 0
         self._journal = journal
-        nothing = self._tree.walk(Namespace(0, "", None), b"")
-        self._cold = offer_of(Hit(nothing, StartPoint(0, 0, 0)), self.rules, self._pools)
+        cold = Hit(self._tree.walk(Namespace(0, "", None), b""), StartPoint(0, 0, 0))
+        self._cold = offer_of(cold.begin, cold.shares(self.rules), self._pools)
         self._snapshots = SnapshotKeeper(self._tree, self._tables, self.rules)
         self._publisher = Publisher(self._tree, self._tables, self.rules, self._counters)
 
@@ -228,8 +228,12 @@ class HybridCache:
             raise NoSpace("prefix", begin.full_until, 0)
         if None not in self._holdings:
             raise NoSpace("rows", 1, 0)
+        shares, row = hit.shares(self.rules), self._holdings.index(None)
+        if any(share.takes for share in shares):
+            # Pages that the hit references now cannot be evicted for the pages that it takes.
+            _, takes, pins = offer_of(begin, shares, self._pools)
+            self._budget.require(tuple(map(add, takes, pins)))
         with self._journal.transaction():
-            shares, row = hit.shares(self.rules), self._holdings.index(None)
             holding = holding_of(hit, shares, self.rules, request, namespace, row)
             holding.prompt, holding.priority = len(tokens), priority
             self._begin(holding, hit, shares)
@@ -412,7 +416,7 @@ class HybridCache:
     def _offers(self, namespace: Namespace, tokens: Tokens, latest: int | None) -> Iterator[Offer]:
         """Lazily, fewest tokens to compute first. Valid until the tree changes."""
         for hit in start_options(self._tree, self.layout.layers, namespace, tokens, latest=latest):
-            yield offer_of(hit, self.rules, self._pools)
+            yield offer_of(hit.begin, hit.shares(self.rules), self._pools)
         yield self._cold
 
     def _begin(self, holding: Holding, hit: Hit, shares: list[Share]) -> None:

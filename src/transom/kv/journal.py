@@ -1,16 +1,16 @@
 """The undo log: every primitive that changes the cache logs its inverse first.
 
-A transition (admit, extend, publish, ...) consists of many primitives in pools, page tables, tree and queues,
-and any of them may refuse. Undoing the first half is simpler and safer than checking everything before the
-first change. The scheduler uses the same log to carry out a whole plan or nothing of it.
+A lack of memory needs no undo: `admit` and `extend` check it before the first change. `fork` cannot, because
+the pages to copy are known only once the parent has published.
+
+The log is for exceptions. A transition consists of many primitives in pools, page tables, tree and queues,
+and each of them asserts what it assumes. Wherever one raises, the transition, or the scheduler's whole plan,
+has not happened, and a process that goes on (`transom.LLM`) goes on with a sound cache.
 """
 
 from collections.abc import Callable
 from types import TracebackType
-from typing import Any, NewType
-
-Savepoint = NewType("Savepoint", int)
-"""A position in the journal that `rollback` returns to; valid while its transaction is open."""
+from typing import Any
 
 Undo = tuple[Callable[..., object], tuple[Any, ...]]
 
@@ -43,14 +43,10 @@ class Journal:
             self.log(setattr, owner, name, getattr(owner, name))
         setattr(owner, name, value)
 
-    def mark(self) -> Savepoint:
-        assert self._depth, "a savepoint outside a transaction"
-        return Savepoint(len(self._undos))
-
-    def unwind(self, savepoint: int) -> None:
-        """Runs the inverses logged since `savepoint`, newest first, and removes them."""
-        assert 0 <= savepoint <= len(self._undos), (savepoint, len(self._undos))
-        while len(self._undos) > savepoint:
+    def unwind(self, start: int) -> None:
+        """Runs the inverses logged since there were `start` of them, newest first, and removes them."""
+        assert 0 <= start <= len(self._undos), (start, len(self._undos))
+        while len(self._undos) > start:
             # Popped first: an inverse that fails must not run twice.
             undo, arguments = self._undos.pop()
             undo(*arguments)
@@ -89,11 +85,3 @@ class Transaction:
         if kind is not None:
             self._journal.unwind(self._start)
         self._journal.leave()
-
-    def savepoint(self) -> Savepoint:
-        return self._journal.mark()
-
-    def rollback(self, savepoint: Savepoint) -> None:
-        """Undoes all changes since `savepoint`. The transaction stays open."""
-        assert savepoint >= self._start, (savepoint, self._start)
-        self._journal.unwind(savepoint)

@@ -152,15 +152,15 @@ def match_again(tree: RadixTree, namespace: Namespace, tokens: Tokens, begin: St
     return None
 
 
-def offer_of(hit: Hit, rules: tuple[PageRule, ...], pools: tuple[PagePool, ...]) -> Offer:
-    """The offer for `hit`: pages that its admission would allocate and reference, by component."""
+def offer_of(begin: StartPoint, shares: list[Share], pools: tuple[PagePool, ...]) -> Offer:
+    """The offer of a hit: pages that its admission would allocate and reference, by component."""
     takes, pins = [], []
-    for pool, share in zip(pools, hit.shares(rules), strict=True):
-        assert share.takes >= 0 and share.source >= 0, (hit, share)
+    for pool, share in zip(pools, shares, strict=True):
+        assert share.takes >= 0 and share.source >= 0, (begin, share)
         takes.append(share.takes)
         source = pool.unreferenced(as_pages([share.source])) if share.source else 0
         pins.append(pool.unreferenced(share.pages) + source)
-    return Offer(hit.begin, tuple(takes), tuple(pins))
+    return Offer(begin, tuple(takes), tuple(pins))
 
 
 def holding_of(

@@ -1,10 +1,10 @@
 """Continuous batching with chunked prefill: plans a step, commits it, and applies its result."""
 
 from collections.abc import Sequence
+from contextlib import suppress
 
 from transom.errors import BadRequest, ConfigError, NoSpace
 from transom.kv.cache import Holding, HybridCache
-from transom.kv.journal import Transaction
 from transom.sched.commands import Lifecycle, outputs_of, require_servable
 from transom.sched.config import SchedulerConfig
 from transom.sched.plan import CONSIDERED, Admit, Continue, Plan, SchedulerView
@@ -168,10 +168,10 @@ class Scheduler:
         if not plan.entries:
             assert not plan.retract, plan
             return self._idle()
-        with self._cache.transaction() as transaction:
+        with self._cache.transaction():
             for victim in plan.retract:
                 self._requests.publish_and_drop(victim)
-            allocated = self._allocate(plan, transaction)
+            allocated = self._allocate(plan)
         # Requests change state only after the transaction, so that an exception in it changes nothing.
         for victim in plan.retract:
             self._requests.retract(victim)
@@ -284,7 +284,7 @@ class Scheduler:
             return scheduled
         return scheduled._replace(siblings=self._requests.siblings.of(progress.id))
 
-    def _allocate(self, plan: Plan, transaction: Transaction) -> list[Allocated]:
+    def _allocate(self, plan: Plan) -> list[Allocated]:
         """The entries of the plan, except those that found no pages.
 
         First all admissions reference the pages of their hits, then pages are allocated. In the other order,
@@ -297,15 +297,13 @@ class Scheduler:
             if isinstance(entry, Continue):
                 held.append((entry, entry.running.holding))
                 continue
-            savepoint = transaction.savepoint()
-            try:
+            # The cache refuses before it changes anything.
+            with suppress(NoSpace):
                 held.append((entry, self._hold(entry)))
-            except NoSpace:
-                transaction.rollback(savepoint)
         return [
             (entry, holding)
             for entry, holding in held
-            if entry.span.end <= holding.allocated or self._extend(entry, holding, transaction)
+            if entry.span.end <= holding.allocated or self._extend(entry, holding)
         ]
 
     def _hold(self, entry: Admit) -> Holding:
@@ -318,18 +316,16 @@ class Scheduler:
             priority=progress.request.priority,
         )
 
-    def _extend(self, entry: Continue | Admit, holding: Holding, transaction: Transaction) -> bool:
-        """Allocates the pages for the span. Returns False and undoes all of it if they are not available.
+    def _extend(self, entry: Continue | Admit, holding: Holding) -> bool:
+        """Allocates the pages for the span. False if they are not available: then an admission is taken back.
 
         Whole pages are allocated, so that most decodes need none.
         """
         layout = self._cache.layout
         pages_end = entry.span.end + -entry.span.end % layout.page_size
-        savepoint = transaction.savepoint()
         try:
             self._cache.extend(holding, min(pages_end, layout.context))
         except NoSpace:
-            transaction.rollback(savepoint)
             if isinstance(entry, Admit):
                 self._cache.drop(holding)
             return False
