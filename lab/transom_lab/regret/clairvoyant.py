@@ -193,12 +193,12 @@ class Clairvoyant:
     def _nodes(self, cache: HybridCache) -> list[tuple[Node, Ints]]:
         """All nodes of the tree with the ids of their pages, parents first."""
         found: list[tuple[Node, Ints]] = []
-        ahead = [(node, -1) for root in inside(cache).tree.roots.values() for node in root.children.values()]
+        ahead = [(node, -1) for root in inside(cache).tree.roots.values() for node in root.children]
         while ahead:
             node, parent = ahead.pop()
             found.append((node, self._pages(parent, node.key)))
             parent = int(found[-1][1][-1])
-            ahead += [(child, parent) for child in node.children.values()]
+            ahead += [(child, parent) for child in node.children]
         return found
 
     def _pages(self, parent: int, key: bytes) -> Ints:
@@ -210,7 +210,7 @@ class Clairvoyant:
     def _prune_windows(self, cache: HybridCache, node: Node, pages: Ints) -> None:
         for component, wanted in zip(self._windows, self._wanted[1:], strict=True):
             idle = np.frombuffer(
-                inside(cache).pools[component].idle_among(node.runs[component]), dtype=np.bool_
+                inside(cache).pools[component].idle_among(node.run(component)), dtype=np.bool_
             )
             unwanted = np.flatnonzero(idle & ~wanted[pages])
             if len(unwanted):

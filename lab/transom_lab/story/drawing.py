@@ -61,7 +61,7 @@ def tree(stage: Stage, letters: str) -> tuple[Strip, ...]:
     """The cached branches of the texts that `letters` name, one line each, with their holes."""
     lines: list[list[Cell]] = []
     for root in inside(stage.cache).tree.roots.values():
-        for node in root.children.values():
+        for node in root.children:
             if _name(node, 0)[0] in letters:
                 lines += _branches(stage, node)
     names = ["tree", *[""] * len(lines)]
@@ -74,7 +74,7 @@ def _branches(stage: Stage, node: Node) -> list[list[Cell]]:
     for index, (page, window) in enumerate(zip(*node.pages, strict=True)):
         cell = one_cell(readers.get(int(page), []), _name(node, index))
         own.append(cell if window else HOLE)
-    return joined(own, [_branches(stage, child) for child in node.children.values()])
+    return joined(own, [_branches(stage, child) for child in node.children])
 
 
 def joined(own: Sequence[Cell], below: Sequence[Sequence[Sequence[Cell]]]) -> list[list[Cell]]:
@@ -115,7 +115,7 @@ def _in_tree(stage: Stage, component: int) -> Iterator[tuple[int, str]]:
     ahead: list[Node] = list(inside(stage.cache).tree.roots.values())
     while ahead:
         node = ahead.pop()
-        ahead += node.children.values()
+        ahead += node.children
         for index, page in enumerate(node.pages[component].tolist()):
             if page:
                 yield page, _name(node, index)
