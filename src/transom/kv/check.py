@@ -311,7 +311,7 @@ def _check_children(parts: Inside, node: Node) -> Work:
         assert joined(child.above) == above, (node, child, child.above)
         assert child.parent is node, (node, child)
         # Comparing the tokens above costs little per page, but there may be many pages.
-        yield 1 + child.start // 64
+        yield 3 + child.start // 64
 
 
 def _check_node(parts: Inside, node: Node) -> None:
@@ -328,10 +328,9 @@ def _check_queues(parts: Inside, nodes: list[Node]) -> Work:
     for group, component in enumerate(parts.tree.groups):
         queue, is_sparse = parts.tree.queues[group], component in parts.tree.sparse
         entered: set[int] = set()
-        for index, number in enumerate(queue.entered()):
-            entered.add(number)
-            if index % STRETCH == 0:
-                yield STRETCH
+        for numbers in queue.entered():
+            entered.update(numbers)
+            yield len(numbers)
         queued = 0
         for node in nodes:
             expected = 1 in node.resident[component] and (is_sparse or not node.children)

@@ -7,6 +7,7 @@ recent ones.
 
 from collections.abc import Iterator, Sequence
 from heapq import heapify, heappop, heappush, heapreplace, nsmallest
+from itertools import chain
 from struct import Struct
 
 from transom.kv.eviction_policy import RANK_UNNEEDED
@@ -36,6 +37,7 @@ def packed(key: Key, age: int, number: int, version: int) -> bytes:
 
 
 def unpacked(entry: bytes) -> Fields:
+    """The inverse of `packed`."""
     rank, one, two, age, number, version = _FORMAT.unpack(entry)
     return rank - 1, one, two, age, number, version
 
@@ -44,7 +46,7 @@ class Entries:
     """Owns the entries. Mutable.
 
     Unneeded pages have the time of use for a key, so their entries mostly come in ascending order: they are
-    appended to an open run. Appending is O(1), and `leading` can read several entries in turn. Other entries go
+    appended to an open run. Appending is O(1), and `leading` can read several entries in turn. Others go
     to the heap, which becomes a run when it is full.
     """
 
@@ -65,13 +67,12 @@ class Entries:
     def __len__(self) -> int:
         return self._count
 
-    def __iter__(self) -> Iterator[Fields]:
-        """All entries, in no order."""
-        for entry in [*self._heap, *[first for first, _ in self._firsts]]:
-            yield unpacked(entry)
-        for rest in list(self._rests.values()):
-            for rank, one, two, age, number, version in _FORMAT.iter_unpack(bytes(rest)):
-                yield rank - 1, one, two, age, number, version
+    def live(self, versions: Sequence[int]) -> Iterator[list[int]]:
+        """The numbers of entries whose version is the one that `versions` names, a run at a time."""
+        parts = [b"".join(self._heap), b"".join([first for first, _ in self._firsts])]
+        for part in chain(parts, list(self._rests.values())):
+            fields = _FORMAT.iter_unpack(bytes(part))
+            yield [number for *_, number, version in fields if versions[number] == version]
 
     def first(self) -> bytes | None:
         """The lowest entry."""
@@ -86,8 +87,8 @@ class Entries:
         if not firsts or (heap and heap[0] < firsts[0][0]):
             return
         # In a heap, the second lowest follows the lowest.
-        others = [first for first, _ in firsts[1:3]] + heap[:1]
-        limit: Fields | Key = min([until, unpacked(min(others))]) if others else until
+        others = [unpacked(entry) for entry in [*heap[:1], *[first for first, _ in firsts[1:3]]]]
+        limit = min([(*until, 0, 0, 0), *others])
         first, serial = firsts[0]
         ahead = first + self._rests[serial][: (READ_AHEAD - 1) * _SIZE]
         for rank, one, two, age, number, version in _FORMAT.iter_unpack(ahead):

@@ -18,7 +18,7 @@ from typing import NamedTuple
 
 from transom.kv.holding import Namespace
 from transom.kv.journal import Journal
-from transom.kv.node import NO_TOKENS, TOKEN_BYTES, Above, joined
+from transom.kv.node import TOKEN_BYTES, Above, joined
 from transom.values import RequestId
 
 RECORDS_KEPT = 4096
@@ -214,7 +214,7 @@ class EventLog:
         """A new epoch: all pages recorded before are gone."""
         assert epoch > self.epoch, (epoch, self.epoch)
         self._journal.log(self._forget, self.next)
-        self._records.append(Record(self.next, EventKind.CLEARED, 0, None, NO_TOKENS, b"", (), self.step, None))
+        self._records.append(Record(self.next, EventKind.CLEARED, 0, None, (), b"", (), self.step, None))
         self.next += 1
         self._journal.assign(self, "epoch", epoch)
 

@@ -171,11 +171,10 @@ class EvictionQueue(Generic[Item]):
         """The number of queued candidates."""
         return self._queued_count
 
-    def entered(self) -> Iterator[int]:
-        """Per entry, the number of its candidate, or -1 if it is dead; then the skipped candidates."""
-        for *_, number, version in self._entries:
-            yield number if self._versions[number] == version else -1
-        yield from list(self._skipped)
+    def entered(self) -> Iterator[Sequence[int]]:
+        """The candidates that have an entry that counts, or are skipped; some at a time."""
+        yield from self._entries.live(self._versions)
+        yield sorted(self._skipped)
 
     # ---------------------------------------------------------------- transitions
 
