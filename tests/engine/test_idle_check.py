@@ -111,7 +111,7 @@ def test_a_broken_invariant_is_found_while_idle_and_not_in_an_iteration(model: P
         case "table":
             parts.tables[0].table[1, 2] = 3
         case "queue":
-            parts.tree.queues[0]._versions[node.number] = 0
+            parts.tree.queues[0].queued[node.number] = 0
     assert engine.iterate([]).idle is not None
     with pytest.raises(AssertionError):
         slices(engine)

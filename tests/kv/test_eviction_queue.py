@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from transom.kv.eviction_policy import CachePolicy, Price
+from transom.kv.eviction_policy import RANK_NEEDED, RANK_PINNED, RANK_UNNEEDED, CachePolicy, Price
 from transom.kv.eviction_queue import LOWEST_NEEDED, Clock, EvictionQueue
 from transom.kv.journal import Journal
 from transom.kv.numbers import Numbers
@@ -13,7 +13,7 @@ from transom.kv.numbers import Numbers
 @dataclass
 class Thing:
     name: str
-    price: Price = field(default_factory=lambda: Price(1, 10, 10))
+    price: Price = field(default_factory=lambda: Price(RANK_NEEDED, 10, 10))
 
 
 class Shelf:
@@ -40,6 +40,7 @@ class Shelf:
         thing = self.numbers.items[self.candidates[name]]
         assert thing is not None
         thing.price = price
+        self.queue.exact[self.candidates[name]] = 0
 
     def use(self, names: str, *, priority: int = 0) -> None:
         with self.journal.transaction():
@@ -92,8 +93,8 @@ def test_priority_evicts_the_least_important_first() -> None:
 
 def test_value_is_tokens_per_byte_and_grows_with_use_where_requests_branched() -> None:
     shelf = Shelf(CachePolicy.VALUE, "abcd")
-    shelf.price("a", Price(1, 10, 20))
-    shelf.price("c", Price(1, 10, 10, branched=True))
+    shelf.price("a", Price(RANK_NEEDED, 10, 20))
+    shelf.price("c", Price(RANK_NEEDED, 10, 10, branched=True))
     shelf.use("cd")
     assert shelf.empty() == "abdc"
 
@@ -103,14 +104,14 @@ def test_among_equals_the_oldest_is_evicted_and_the_newest_if_they_go_as_a_whole
     shelf.use("cab")
     assert shelf.all() == "cab"
     for name in "abc":
-        shelf.price(name, Price(1, 10, 10, whole=True))
+        shelf.price(name, Price(RANK_NEEDED, 10, 10, whole=True))
     assert shelf.all() == "bac"
 
 
 def test_unneeded_pages_are_evicted_first_and_pinned_pages_last() -> None:
     shelf = Shelf(CachePolicy.VALUE, "abc")
-    shelf.price("a", Price(2, 1, 100))
-    shelf.price("c", Price(0, 100, 1))
+    shelf.price("a", Price(RANK_PINNED, 1, 100))
+    shelf.price("c", Price(RANK_UNNEEDED, 100, 1))
     with shelf.journal.transaction():
         shelf.queue.requeue(shelf.candidates["c"])
     assert shelf.empty() == "cba"
@@ -186,7 +187,7 @@ def test_a_rolled_back_first_entry_leaves_no_age(policy: CachePolicy) -> None:
 def test_unneeded_victims_are_read_in_turn_up_to_the_first_that_may_be_outdated() -> None:
     shelf = Shelf(CachePolicy.VALUE, "abcdef")
     for name in "abcdef":
-        shelf.price(name, Price(0, 10, 10))
+        shelf.price(name, Price(RANK_UNNEEDED, 10, 10))
     with shelf.journal.transaction():
         for name in "abcdef":
             shelf.queue.requeue(shelf.candidates[name])
@@ -196,10 +197,10 @@ def test_unneeded_victims_are_read_in_turn_up_to_the_first_that_may_be_outdated(
         return "".join(thing.name for thing, _ in shelf.queue.unneeded(until))
 
     assert unneeded() == "abcdef"
-    assert unneeded((0, shelf.queue.tallies.last_used[shelf.candidates["c"]], 0.0)) == "ab"
+    assert unneeded((RANK_UNNEEDED, shelf.queue.tallies.last_used[shelf.candidates["c"]], 0.0)) == "ab"
     shelf.use("e")
     assert unneeded() == "abcd", "e was used since, so its entry is outdated"
-    shelf.price("d", Price(1, 10, 10))
+    shelf.price("d", Price(RANK_NEEDED, 10, 10))
     assert unneeded() == "abc", "the pages of d are needed now"
     with shelf.journal.transaction():
         shelf.queue.skip(shelf.candidates["b"])

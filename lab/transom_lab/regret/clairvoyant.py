@@ -20,7 +20,6 @@ from transom.kv.cache import HybridCache, Namespace
 from transom.kv.check import inside
 from transom.kv.eviction import Freed
 from transom.kv.node import Node, as_key
-from transom.kv.pool import without_holes
 from transom.values import Tokens
 from transom_lab.regret.bound import Bound, Dual, Prices
 from transom_lab.regret.problem import (
@@ -221,8 +220,8 @@ class Clairvoyant:
         keep = 1 + max(np.flatnonzero(self._wanted[0][pages]).tolist(), default=-1)
         if not node.children and keep < node.size:
             for component, run in enumerate(inside(cache).tree.cut(node, node.size - keep)):
-                if present := without_holes(run):
-                    freed.add(component, present)
+                if run:
+                    freed.add(component, run)
         else:
             inside(cache).tree.trim(node)
 

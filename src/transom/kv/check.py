@@ -335,12 +335,12 @@ def _check_queues(parts: Inside, nodes: list[Node]) -> Work:
         for node in nodes:
             expected = 1 in node.resident[component] and (is_sparse or not node.children)
             assert parts.tree.numbers.items[node.number] is node, (component, node, node.number)
-            assert queue.is_queued(node.number) == expected, (component, node, expected)
+            assert bool(queue.queued[node.number]) == expected, (component, node, expected)
             assert not expected or node.number in entered, (component, node, "is queued without an entry")
             queued += expected
             yield 1
         # Every node of the tree is right, so any further candidate belongs to a node that is gone.
-        assert queued == queue.queued, (component, queued, queue.queued)
+        assert queued == len(queue), (component, queued, len(queue))
 
 
 # ---------------------------------------------------------------- rows

@@ -10,7 +10,7 @@ from itertools import chain
 from operator import attrgetter
 from typing import Generic, Protocol, TypeVar
 
-NARROW = 64
+NARROW = 8
 """Children up to which they lie in a tuple. It is copied when it changes."""
 BUCKET = 256
 """Children at which a bucket is split: a change moves no more than that, however many there are."""
@@ -25,75 +25,83 @@ _KEY = attrgetter("key")
 
 
 class Buckets(Generic[Child]):
-    """Many children, in buckets. Mutable; a bucket is never empty.
+    """Many children, in buckets, beside their keys. Mutable; a bucket is never empty.
 
-    A child's key may change as long as its first page stays the same: the order is that of first pages.
+    A child's key may change as long as its first page stays the same: the order is that of first pages. Keys
+    that have changed stay here until the next `put` of the child.
     """
 
-    __slots__ = ("_buckets", "_count", "_lasts")
+    __slots__ = ("_count", "_keys", "_lasts", "_nodes")
 
     def __init__(self, children: tuple[Child, ...]) -> None:
         assert children, "a bucket is never empty"
-        self._buckets = [list(children)]
+        self._nodes = [list(children)]
+        self._keys = [[child.key for child in children]]
         self._lasts = [children[-1].key]
-        """The last key in each bucket, or an earlier key of the same child."""
+        """The last key in each bucket."""
         self._count = len(children)
 
     def __len__(self) -> int:
         return self._count
 
     def __iter__(self) -> Iterator[Child]:
-        return chain.from_iterable(self._buckets)
+        return chain.from_iterable(self._nodes)
 
-    def bucket(self, page: bytes) -> list[Child]:
-        """The children among which `page` lies, or after which it would lie."""
-        return self._buckets[self._index(page)]
+    def find(self, page: bytes) -> Child | None:
+        # Without `_place`: every lookup of a prompt comes here.
+        index = bisect_left(self._lasts, page)
+        if index == len(self._lasts):
+            return None
+        keys = self._keys[index]
+        at = bisect_left(keys, page)
+        return self._nodes[index][at] if keys[at].startswith(page) else None
 
     def put(self, child: Child, page: bytes) -> None:
         """Adds a child, or replaces the one with the same first page."""
-        index = self._index(page)
-        bucket = self._buckets[index]
-        at = bisect_left(bucket, page, key=_KEY)
-        if at < len(bucket) and bucket[at].key.startswith(page):
-            bucket[at] = child
-        else:
-            bucket.insert(at, child)
-            self._count += 1
-        self._lasts[index] = bucket[-1].key
-        if len(bucket) > BUCKET:
-            self._buckets[index : index + 1] = [bucket[: BUCKET // 2], bucket[BUCKET // 2 :]]
-            self._lasts.insert(index, self._buckets[index][-1].key)
+        index, at = self._place(page)
+        keys, nodes = self._keys[index], self._nodes[index]
+        same = at < len(keys) and keys[at].startswith(page)
+        keys[at : at + same], nodes[at : at + same] = [child.key], [child]
+        self._count += not same
+        if len(keys) > BUCKET:
+            half = BUCKET // 2
+            self._keys[index : index + 1] = [keys[:half], keys[half:]]
+            self._nodes[index : index + 1] = [nodes[:half], nodes[half:]]
+            self._lasts.insert(index, keys[half - 1])
+        elif at == len(keys) - 1:
+            self._lasts[index] = child.key
 
-    def remove(self, page: bytes) -> None:
-        index = self._index(page)
-        bucket = self._buckets[index]
-        at = bisect_left(bucket, page, key=_KEY)
-        assert bucket[at].key.startswith(page), (page, bucket[at])
-        del bucket[at]
+    def remove(self, child: Child, page: bytes) -> None:
+        index, at = self._place(page)
+        keys, nodes = self._keys[index], self._nodes[index]
+        assert nodes[at] is child, (child, nodes[at])
+        del keys[at], nodes[at]
         self._count -= 1
-        if bucket:
-            self._lasts[index] = bucket[-1].key
+        if not keys:
+            del self._keys[index], self._nodes[index], self._lasts[index]
         else:
-            del self._buckets[index], self._lasts[index]
+            self._lasts[index] = keys[-1]
 
     def from_page(self, page: bytes) -> Iterator[Child]:
         """The children from `page` on, in order."""
-        index = self._index(page)
-        bucket = self._buckets[index]
-        yield from bucket[bisect_left(bucket, page, key=_KEY) :]
-        for later in self._buckets[index + 1 :]:
+        index, at = self._place(page)
+        yield from self._nodes[index][at:]
+        for later in self._nodes[index + 1 :]:
             yield from later
 
     def before_page(self, page: bytes) -> Iterator[Child]:
         """The children before `page`, the last one first."""
-        index = self._index(page)
-        bucket = self._buckets[index]
-        yield from bucket[: bisect_left(bucket, page, key=_KEY)][::-1]
-        for earlier in self._buckets[:index][::-1]:
+        index, at = self._place(page)
+        yield from self._nodes[index][:at][::-1]
+        for earlier in self._nodes[:index][::-1]:
             yield from earlier[::-1]
 
-    def _index(self, page: bytes) -> int:
-        return min(bisect_left(self._lasts, page), len(self._lasts) - 1)
+    def _place(self, page: bytes) -> tuple[int, int]:
+        """The bucket in which `page` lies or would lie, and its place there."""
+        index = bisect_left(self._lasts, page)
+        if index == len(self._lasts):
+            index -= 1
+        return index, bisect_left(self._keys[index], page)
 
 
 Children = tuple[Child, ...] | Buckets[Child]
@@ -102,12 +110,11 @@ NO_CHILDREN: tuple[()] = ()
 
 def child_of(children: Children[Child], page: bytes) -> Child | None:
     """The child whose key begins with `page`, all tokens of a page."""
-    bucket = children.bucket(page) if isinstance(children, Buckets) else children
-    if len(bucket) == 1:
-        return bucket[0] if bucket[0].key.startswith(page) else None
-    at = bisect_left(bucket, page, key=_KEY)
+    if type(children) is not tuple:
+        return children.find(page)
+    at = bisect_left(children, page, key=_KEY)
     # Keys that begin with `page` are not below it, so the first such key lies here if there is one.
-    return bucket[at] if at < len(bucket) and bucket[at].key.startswith(page) else None
+    return children[at] if at < len(children) and children[at].key.startswith(page) else None
 
 
 def with_child(children: Children[Child], child: Child, page: bytes) -> Children[Child]:
@@ -121,15 +128,20 @@ def with_child(children: Children[Child], child: Child, page: bytes) -> Children
     return wide
 
 
-def without_child(children: Children[Child], page: bytes) -> Children[Child]:
-    """The children without the one whose first page is `page`."""
+def without_child(children: Children[Child], child: Child, page: bytes) -> Children[Child]:
+    """The children without `child`, whose first page is `page`."""
     if isinstance(children, Buckets):
-        children.remove(page)
+        children.remove(child, page)
         # Half of NARROW, so that a child more or less does not convert them at every change.
         return children if len(children) > NARROW // 2 else tuple(children)
-    at = bisect_left(children, page, key=_KEY)
-    assert children[at].key.startswith(page), (page, children)
+    at = children.index(child)
     return children[:at] + children[at + 1 :]
+
+
+def refresh(children: Children[Child], child: Child, page: bytes) -> None:
+    """The key of `child` has changed, except for its first page: the old key need not stay in memory."""
+    if isinstance(children, Buckets) and children.find(page) is child:
+        children.put(child, page)
 
 
 def around(children: Children[Child], page: bytes) -> tuple[Iterator[Child], Iterator[Child]]:

@@ -5,9 +5,9 @@ a tuple of numbers it would take 300 bytes. Entries lie in sorted runs, one stri
 recent ones.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from heapq import heapify, heappop, heappush, heapreplace, nsmallest
-from itertools import chain
+from itertools import chain, takewhile
 from struct import Struct
 
 from transom.kv.eviction_policy import RANK_UNNEEDED
@@ -26,20 +26,16 @@ READ_AHEAD = 64
 
 _FORMAT = Struct(">BddqIQ")
 _SIZE = _FORMAT.size
-_UNNEEDED = RANK_UNNEEDED + 1
-"""The first byte of an entry is its rank + 1, since the lowest rank is -1."""
 
 
 def packed(key: Key, age: int, number: int, version: int) -> bytes:
     rank, one, two = key
     assert one >= 0 and two >= 0, key
-    return _FORMAT.pack(rank + 1, one, two, age, number, version)
+    return _FORMAT.pack(rank, one, two, age, number, version)
 
 
-def unpacked(entry: bytes) -> Fields:
-    """The inverse of `packed`."""
-    rank, one, two, age, number, version = _FORMAT.unpack(entry)
-    return rank - 1, one, two, age, number, version
+unpacked: Callable[[bytes], Fields] = _FORMAT.unpack
+"""The inverse of `packed`."""
 
 
 class Entries:
@@ -85,23 +81,19 @@ class Entries:
         """The lowest entries in turn, as far as they lie side by side, below `until`."""
         heap, firsts = self._heap, self._firsts
         if not firsts or (heap and heap[0] < firsts[0][0]):
-            return
+            return iter(())
         # In a heap, the second lowest follows the lowest.
         others = [unpacked(entry) for entry in [*heap[:1], *[first for first, _ in firsts[1:3]]]]
         limit = min([(*until, 0, 0, 0), *others])
         first, serial = firsts[0]
         ahead = first + self._rests[serial][: (READ_AHEAD - 1) * _SIZE]
-        for rank, one, two, age, number, version in _FORMAT.iter_unpack(ahead):
-            fields = (rank - 1, one, two, age, number, version)
-            if fields >= limit:
-                return
-            yield fields
+        return takewhile(limit.__gt__, _FORMAT.iter_unpack(ahead))
 
     # ---------------------------------------------------------------- transitions
 
     def push(self, entry: bytes) -> None:
         self._count += 1
-        if entry[0] != _UNNEEDED:
+        if entry[0] != RANK_UNNEEDED:
             heappush(self._heap, entry)
             if len(self._heap) >= SEALED:
                 self._add_run(b"".join(sorted(self._heap)))

@@ -12,6 +12,7 @@ from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from functools import partial
 from hashlib import blake2b
 from itertools import takewhile
 from typing import NamedTuple
@@ -91,6 +92,10 @@ class Record(NamedTuple):
 
     def prefix(self) -> bytes:
         return joined(self.above, self.key)
+
+
+_record = partial(tuple.__new__, Record)
+"""A record from its fields, in half the time: one is made for every node that a publication or eviction changes."""
 
 
 def prefix_digest(salt: str, prefix: bytes) -> bytes:
@@ -205,7 +210,7 @@ class EventLog:
                 continue
             assert pages, (kind, namespace, key)
             self._records.append(
-                Record(sequence, kind, component, namespace, above, key, pages, step, request)
+                _record((sequence, kind, component, namespace, above, key, pages, step, request))
             )
             sequence += len(pages)
         self.next = sequence

@@ -10,7 +10,7 @@ from transom.kv.entries import Key
 from transom.kv.eviction_policy import RANK_UNNEEDED, Price
 from transom.kv.eviction_queue import LOWEST_NEEDED, EvictionQueue
 from transom.kv.node import Node, Root
-from transom.kv.pool import ID_BYTES, Run, pages_of, without_holes
+from transom.kv.pool import ID_BYTES, Run, pages_of
 from transom.kv.radix_tree import RadixTree, Stretch
 from transom.kv.stats import Counters
 
@@ -126,8 +126,8 @@ class Freed:
         if count:
             assert not node.children, (node, "a leaf is evicted before its parent")
             for each, run in enumerate(tree.cut(node, count)):
-                if pages := without_holes(run):
-                    self.add(each, pages)
+                if run:
+                    self.add(each, run)
         return count
 
     def leave_holes(self, component: int, node: Node, most: int, price: Price | None) -> int:

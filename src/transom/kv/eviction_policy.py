@@ -10,8 +10,11 @@ from transom.kv.numbers import Numbers
 LATEST = 2**52
 """Later than every clock time, and exact as a float."""
 
-RANK_UNNEEDED, RANK_NEEDED, RANK_PINNED = 0, 1, 2
-"""Pages that no boundary needs are evicted first; then pages that a boundary needs; then pinned pages."""
+RANK_LOWEST, RANK_UNNEEDED, RANK_NEEDED, RANK_PINNED = 0, 1, 2, 3
+"""Pages that no boundary needs are evicted first; then pages that a boundary needs; then pinned pages.
+
+RANK_LOWEST is a bound below all of them.
+"""
 
 
 class Price(NamedTuple):
@@ -53,7 +56,7 @@ class Tallies:
         self.ages = numbers.ages
         self.last_used: array[int] = numbers.column("q")
         self.base: array[float] = numbers.column("d")
-        self.uses: array[int] = numbers.column("I")
+        self.uses: array[int] = numbers.column("I", cleared=True)
         self.importance: array[int] = numbers.column("q")
 
 

@@ -25,11 +25,11 @@ from math import inf
 from typing import Generic
 
 from transom.kv.entries import Entries, Key, packed, unpacked
-from transom.kv.eviction_policy import RANK_NEEDED, RANK_UNNEEDED, Policy, Price, Tallies
+from transom.kv.eviction_policy import RANK_LOWEST, RANK_NEEDED, RANK_UNNEEDED, Policy, Price, Tallies
 from transom.kv.journal import Journal
 from transom.kv.numbers import Item, Numbers
 
-LOWEST: Key = (-1, 0.0, 0.0)
+LOWEST: Key = (RANK_LOWEST, 0.0, 0.0)
 """Below every key."""
 
 LOWEST_NEEDED: Key = (RANK_NEEDED, -inf, -inf)
@@ -76,17 +76,19 @@ class EvictionQueue(Generic[Item]):
     """
 
     __slots__ = (
+        "_count",
         "_entries",
         "_items",
         "_journal",
         "_policy",
         "_price",
-        "_prices",
-        "_queued_count",
         "_skipped",
         "_version",
         "_versions",
         "clock",
+        "exact",
+        "prices",
+        "queued",
         "tallies",
         "victim_key",
     )
@@ -105,7 +107,7 @@ class EvictionQueue(Generic[Item]):
         self.tallies = Tallies(numbers)
         self._policy = policy
         self._price = price
-        self._prices: dict[int, Price] = {}
+        self.prices: dict[int, Price] = {}
         """By number, for a few candidates: most are priced twice in a row, at a change and at an eviction."""
         self._items = numbers.items
         self._entries = Entries()
@@ -113,7 +115,11 @@ class EvictionQueue(Generic[Item]):
         """Never taken back by a rollback, so that a dead entry stays dead."""
         self._versions: array[int] = numbers.column("Q")
         """By number: the version of the entry that counts, 0 if there is none."""
-        self._queued_count = 0
+        self.exact: array[int] = numbers.column("B")
+        """By number: whether the entry that counts has the present key, and not a lower one."""
+        self.queued: array[int] = numbers.column("B")
+        """By number: whether it is queued, skipped or not. For other modules to read."""
+        self._count = 0
         self._skipped: set[int] = set()
         self._journal = journal
 
@@ -122,11 +128,11 @@ class EvictionQueue(Generic[Item]):
     def price_of(self, number: int) -> Price:
         item = self._items[number]
         assert item is not None, number
-        return self._prices.get(number) or self._price(item)
+        return self.prices.get(number) or self._price(item)
 
     def key(self, number: int) -> Key:
         """The present key of a candidate, whether queued or not."""
-        price = self._prices.get(number) or self.price_of(number)
+        price = self.prices.get(number) or self._price(self._items[number])  # type: ignore[arg-type]
         rank = price.rank
         if rank < RANK_NEEDED:
             if self._policy.knows_boundaries:
@@ -155,7 +161,7 @@ class EvictionQueue(Generic[Item]):
     def items(self) -> list[Item]:
         """All queued items: the next victim first, skipped ones last. O(n log n), for inspection."""
         numbers = [number for number, version in enumerate(self._versions) if version]
-        assert len(numbers) + len(self._skipped) == self._queued_count, (len(numbers), self._queued_count)
+        assert len(numbers) + len(self._skipped) == self._count, (len(numbers), self._count)
 
         def order(number: int) -> tuple[bool, Key, int, int]:
             return number in self._skipped, self.key(number), self.tallies.ages[number], number
@@ -163,13 +169,9 @@ class EvictionQueue(Generic[Item]):
         ordered = [self._items[number] for number in sorted([*numbers, *self._skipped], key=order)]
         return [item for item in ordered if item is not None]
 
-    def is_queued(self, number: int) -> bool:
-        return self._versions[number] != 0 or number in self._skipped
-
-    @property
-    def queued(self) -> int:
+    def __len__(self) -> int:
         """The number of queued candidates."""
-        return self._queued_count
+        return self._count
 
     def entered(self) -> Iterator[Sequence[int]]:
         """The candidates that have an entry that counts, or are skipped; some at a time."""
@@ -179,34 +181,34 @@ class EvictionQueue(Generic[Item]):
     # ---------------------------------------------------------------- transitions
 
     def remember(self, number: int, price: Price) -> None:
-        """`price` stays valid until `forget`."""
-        if len(self._prices) >= PRICES_KEPT:
-            self._prices.clear()
-        self._prices[number] = price
-
-    def forget(self, number: int) -> None:
-        """The candidate has changed: its price is no longer valid."""
-        self._prices.pop(number, None)
+        """`price` is valid until the candidate changes: then it leaves `prices`, and `exact` becomes 0."""
+        if len(self.prices) >= PRICES_KEPT:
+            self.prices.clear()
+        self.prices[number] = price
 
     def add(self, number: int) -> None:
         """Queues a candidate that has pages to evict and was not queued."""
-        assert not self.is_queued(number), number
+        assert not self.queued[number], number
         tallies = self.tallies
         if tallies.uses[number]:  # it was queued before, and keeps its age
             self._journal.log(self._withdraw, number)
         else:
-            before = (tallies.last_used[number], tallies.base[number])
+            before = (tallies.last_used[number], tallies.base[number], tallies.importance[number])
             self._journal.log(self._undo_first_add, number, before)
             # The request that publishes the pages is their first use.
             tallies.last_used[number], tallies.base[number] = self.clock.now, self.clock.inflation
-            tallies.uses[number] = 1
-        self._queued_count += 1
+            tallies.uses[number], tallies.importance[number] = 1, 0
+        self._count += 1
+        self.queued[number] = 1
         self._insert(self.key(number), number)
 
     def remove(self, number: int) -> None:
         """Takes a candidate out. Its entries stay until they reach the front."""
-        assert self.is_queued(number), number
-        self._journal.log(self._undo_remove, number, number in self._skipped)
+        assert self.queued[number], number
+        if self._versions[number]:
+            self._journal.log(self._undo_remove, number)
+        else:
+            self._journal.log(self._undo_remove_skipped, number)
         self._withdraw(number)
 
     def use(self, numbers: Sequence[int], *, hit: bool, priority: int) -> None:
@@ -214,7 +216,7 @@ class EvictionQueue(Generic[Item]):
 
         Keys rise, so the queue is not touched.
         """
-        tallies, now, base = self.tallies, self.clock.now, self.clock.inflation
+        tallies, now, base, exact = self.tallies, self.clock.now, self.clock.inflation, self.exact
         last_used, bases, uses, importance = (
             tallies.last_used,
             tallies.base,
@@ -224,7 +226,7 @@ class EvictionQueue(Generic[Item]):
         before = [(n, last_used[n], bases[n], uses[n], importance[n]) for n in numbers]
         self._journal.log(self._undo_use, before)
         for number in numbers:
-            last_used[number], bases[number] = now, base
+            last_used[number], bases[number], exact[number] = now, base, 0
             if hit:
                 uses[number] += 1
             if priority > importance[number]:
@@ -232,16 +234,15 @@ class EvictionQueue(Generic[Item]):
 
     def split(self, upper: int, lower: int) -> None:
         """`upper`, new, takes the front pages of `lower`, with the same history. It is not queued yet."""
-        assert not self.is_queued(upper), upper
+        assert not self.queued[upper], upper
         tallies = self.tallies
-        # No inverse: the number is given back, and then its tallies are 0.
-        tallies.base[upper] = tallies.base[lower]
-        for column in (tallies.last_used, tallies.uses, tallies.importance, tallies.ages):
-            column[upper] = column[lower]
+        columns = (tallies.last_used, tallies.base, tallies.uses, tallies.importance, tallies.ages)
+        self._journal.log(self._assign, upper, [column[upper] for column in columns])
+        self._assign(upper, [column[lower] for column in columns])
 
     def requeue(self, number: int) -> None:
         """The price of a candidate may have fallen: inserts an entry with its present key."""
-        assert self.is_queued(number), number
+        assert self.queued[number], number
         if self._versions[number]:
             self._insert(self.key(number), number)
 
@@ -270,15 +271,16 @@ class EvictionQueue(Generic[Item]):
 
         Sets `victim_key`. Logs nothing: entries change, but not the order of candidates.
         """
-        entries, versions = self._entries, self._versions
+        entries, versions, exact = self._entries, self._versions, self.exact
         while (entry := entries.first()) is not None:
             rank, one, two, _, number, version = unpacked(entry)
             if versions[number] != version:
                 entries.pop()
                 continue
-            now = self.key(number)
             # The first entry bounds all keys from below, so a candidate at its own bound has the lowest key.
-            if now <= (rank, one, two):
+            bound = (rank, one, two)
+            now = bound if exact[number] else self.key(number)
+            if now <= bound:
                 self.victim_key = now
                 return number
             entries.pop()
@@ -291,32 +293,44 @@ class EvictionQueue(Generic[Item]):
         """Inserts an entry, which kills the earlier ones."""
         self._version += 1
         self._versions[number] = self._version
+        self.exact[number] = key is not LOWEST
         self._entries.push(packed(key, self.tallies.ages[number], number, self._version))
         # A sweep looks at four times as many entries as were inserted since the last one, so dead entries
         # never outnumber the candidates by much, and no insertion takes long.
-        if not self._version % SWEEP_EVERY and len(self._entries) > 2 * self._queued_count + SWEEP_EVERY:
+        if not self._version % SWEEP_EVERY and len(self._entries) > 2 * self._count + SWEEP_EVERY:
             self._entries.sweep(4 * SWEEP_EVERY, self._versions)
 
-    def _withdraw(self, number: int) -> None:
-        assert self._queued_count > 0, number
-        self._versions[number] = 0
-        self._skipped.discard(number)
-        self._queued_count -= 1
+    def _assign(self, number: int, values: Sequence[float]) -> None:
+        tallies = self.tallies
+        columns = (tallies.last_used, tallies.base, tallies.uses, tallies.importance, tallies.ages)
+        for column, value in zip(columns, values, strict=True):
+            column[number] = value
 
-    def _undo_first_add(self, number: int, before: tuple[int, float]) -> None:
+    def _withdraw(self, number: int) -> None:
+        assert self._count > 0, number
+        self.queued[number] = 0
+        if self._versions[number]:
+            self._versions[number] = 0
+        else:
+            self._skipped.remove(number)
+        self._count -= 1
+
+    def _undo_first_add(self, number: int, before: tuple[int, float, int]) -> None:
         """As if it had never been queued."""
         self._withdraw(number)
         tallies = self.tallies
-        tallies.last_used[number], tallies.base[number] = before
+        tallies.last_used[number], tallies.base[number], tallies.importance[number] = before
         tallies.uses[number] = 0
 
-    def _undo_remove(self, number: int, skipped: bool) -> None:
-        assert not self.is_queued(number), number
-        self._queued_count += 1
-        if skipped:
-            self._skipped.add(number)
-        else:
-            self._insert(LOWEST, number)
+    def _undo_remove(self, number: int) -> None:
+        assert not self.queued[number], number
+        self._count += 1
+        self.queued[number] = 1
+        self._insert(LOWEST, number)
+
+    def _undo_remove_skipped(self, number: int) -> None:
+        self._undo_remove(number)
+        self._mark_skipped(number)
 
     def _undo_use(self, before: list[tuple[int, int, float, int, int]]) -> None:
         tallies = self.tallies

@@ -186,10 +186,11 @@ class Path:
         first = bisect_right(self.starts, start) - 1
         start -= self.starts[first]
         end -= self.starts[first]
-        if end <= self.nodes[first].size:
-            run = self.nodes[first].run(component)
-        else:
-            run = b"".join([node.run(component) for node in self.nodes[first:]])
+        node = self.nodes[first]
+        if end <= node.size:
+            at = component * node.size
+            return pages_of(node.packed[(at + start) * ID_BYTES : (at + end) * ID_BYTES])
+        run = b"".join([node.run(component) for node in self.nodes[first:]])
         return pages_of(run[start * ID_BYTES : end * ID_BYTES])
 
     def residency(self, component: int) -> bytes:

@@ -11,7 +11,7 @@ from functools import partial
 import numpy as np
 from numpy.typing import ArrayLike
 
-from transom.kv.children import child_of, with_child, without_child
+from transom.kv.children import child_of, refresh, with_child, without_child
 from transom.kv.events import EventKind, EventLog
 from transom.kv.eviction_policy import RANK_NEEDED, RANK_PINNED, Policy, Price
 from transom.kv.eviction_queue import Clock, EvictionQueue
@@ -20,7 +20,7 @@ from transom.kv.journal import Journal
 from transom.kv.node import TOKEN_BYTES, Node, Path, Root, residency, shared_tokens
 from transom.kv.numbers import Numbers
 from transom.kv.page_rules import PageRule, sparse_of
-from transom.kv.pool import ID_BYTES, PagePool, Run, as_pages, pages_of
+from transom.kv.pool import ID_BYTES, PagePool, Run, as_pages, pages_of, without_holes
 
 HOLE = b"\0"
 """One hole in `resident`; in runs a hole is ID_BYTES of it."""
@@ -95,14 +95,20 @@ class RadixTree:
         nodes: list[Node] = []
         starts: list[int] = []
         at, page_bytes = 0, self.page_bytes
-        while (child := _next_node(node, key, at, page_bytes)) is not None:
+        # At the end of `key` there may be a part of a page, with which no child begins.
+        last = len(key) - page_bytes
+        while at <= last and node.children:
+            child = child_of(node.children, key[at : at + page_bytes])
+            if child is None:
+                break
             nodes.append(child)
             starts.append(at // page_bytes)
             # A node is a run of many pages, so one comparison of bytes covers it; mostly all of it is shared.
-            if not key.startswith(child.key, at):
-                tokens = shared_tokens(child.key, key[at : at + len(child.key)])
+            known = child.key
+            if not key.startswith(known, at):
+                tokens = shared_tokens(known, key[at : at + len(known)])
                 return Path(top, nodes, starts, starts[-1] + tokens * TOKEN_BYTES // page_bytes)
-            at += len(child.key)
+            at += len(known)
             node = child
         return Path(top, nodes, starts, at // page_bytes)
 
@@ -252,26 +258,32 @@ class RadixTree:
     def _evict_stretch(self, node: Node, component: int, first: int, end: int) -> Run:
         """Replaces pages [first, end) of `node` by holes and returns their ids."""
         queue = self.queue_of(component)
-        run, resident = node.run(component), node.resident[component]
+        packed, resident = node.packed, node.resident[component]
         assert first < end and resident.count(1, first, end) == end - first, (node, component, first, end)
-        price, tail = queue.price_of(node.number), len(resident) - first
+        price, tail = queue.prices.get(node.number), len(resident) - first
         # `rjust` puts a hole in the place of every evicted page.
         resident = resident[:first] + resident[end:].rjust(tail, HOLE)
-        holes = run[: first * ID_BYTES] + run[end * ID_BYTES :].rjust(tail * ID_BYTES, HOLE)
-        self._assign(node, component, holes, resident)  # forgets the cached price
+        at, until = [(component * node.size + page) * ID_BYTES for page in (first, end)]
+        node.packed = packed[:at] + bytes(until - at) + packed[until:]
+        node.resident = (*node.resident[:component], resident, *node.resident[component + 1 :])
+        self._forget_prices(node)
         earliest = resident.find(1)
         if earliest < 0:
             self._requeue(node, cheaper=False)
-        elif not node.pinned and earliest >= price.island:
+        elif price and earliest >= price.island:
             # The island is left. Its price follows from the old one, so the next look need not compute it.
             queue.remember(node.number, price.without_unneeded((end - first) * self._costs[component]))
-        return run[first * ID_BYTES : end * ID_BYTES]
+        return packed[at:until]
 
     def cut(self, node: Node, count: int) -> list[Run]:
-        """Cuts the last `count` pages off a leaf. Returns the runs, by component, for the caller to free."""
+        """Cuts the last `count` pages off a leaf. Returns them by component, without holes, to be freed."""
         assert not node.children and 0 < count <= node.size, (node, count)
         size = node.size - count
-        taken = [run[size * ID_BYTES :] for run in node.runs]
+        taken, end, packed = [], 0, node.packed
+        for resident in node.resident:
+            start, end = end + size * ID_BYTES, end + node.size * ID_BYTES
+            run = packed[start:end]
+            taken.append(run if resident.find(0, size) < 0 else without_holes(run))
         # Before the change: the event names the tokens that are cut.
         self._record_from(EventKind.REMOVED, node, size)
         if size:
@@ -285,17 +297,17 @@ class RadixTree:
         """Takes a leaf out. The leaf keeps its runs, so that a rollback only has to link it again."""
         assert leaf.parent is not None and not leaf.children, leaf
         for queue in self.queues:
-            if queue.is_queued(leaf.number):
+            if queue.queued[leaf.number]:
                 queue.remove(leaf.number)
         self._take_out(leaf)
         self._requeue(leaf.parent, cheaper=False)
-        self.trim(leaf.parent)
+        if not leaf.parent.children:
+            self.trim(leaf.parent)
 
     def _take_out(self, leaf: Node) -> None:
         """Takes a leaf that is in no queue out of the tree."""
         self._journal.log(self._link, leaf)
         self._unlink(leaf)
-        self._forget_prices(leaf)
         self.numbers.leave(leaf.number)
 
     def trim(self, node: Node) -> None:
@@ -350,9 +362,8 @@ class RadixTree:
 
     def _unlink(self, node: Node) -> None:
         """Takes `node` out of its parent's children."""
-        first, parent = node.key[: self.page_bytes], node.parent
-        assert parent is not None and child_of(parent.children, first) is node, node
-        parent.children = without_child(parent.children, first)
+        assert node.parent is not None, node
+        node.parent.children = without_child(node.parent.children, node, node.key[: self.page_bytes])
 
     def _replace(self, node: Node, component: int, run: Run, resident: bytes) -> None:
         """Replaces the run of one component; `resident` belongs to it. The caller calls `_requeue`."""
@@ -372,6 +383,8 @@ class RadixTree:
         node.key, node.packed, node.resident = key, b"".join(runs), residency(runs)
         node.size = len(node.resident[0])
         self._forget_prices(node)
+        assert node.parent is not None, node
+        refresh(node.parent.children, node, key[: self.page_bytes])
         self._requeue(node)
 
     def _set_branched(self, node: Node, branched: bool) -> None:
@@ -398,8 +411,10 @@ class RadixTree:
 
     def _forget_prices(self, node: Node) -> None:
         """The node has changed: prices of it are no longer valid."""
+        number = node.number
         for queue in self.queues:
-            queue.forget(node.number)
+            queue.exact[number] = 0
+            queue.prices.pop(number, None)
 
     def _requeue(self, node: Node, *, cheaper: bool = True) -> None:
         """Updates the node's entries in the eviction queues. `cheaper`: its prices may have fallen.
@@ -412,21 +427,13 @@ class RadixTree:
         for group, component in enumerate(self.groups):
             queue, number = self.queues[group], node.number
             has_pages = 1 in node.resident[component] and (component in self.sparse or not node.children)
-            if not queue.is_queued(number):
+            if not queue.queued[number]:
                 if has_pages:
                     queue.add(number)
             elif not has_pages:
                 queue.remove(number)
             elif cheaper:  # otherwise its old entry is still a lower bound: see `eviction_queue`
                 queue.requeue(number)
-
-
-def _next_node(node: Node, key: bytes, at: int, page_bytes: int) -> Node | None:
-    """The child that begins with the page of `key` from byte `at` on, if the key has a whole page there."""
-    children = node.children
-    if not children or len(key) - at < page_bytes:
-        return None
-    return child_of(children, key[at : at + page_bytes])
 
 
 def _front(runs: tuple[Run, ...], count: int) -> tuple[Run, ...]:
