@@ -112,9 +112,10 @@ def child_of(children: Children[Child], page: bytes) -> Child | None:
     """The child whose key begins with `page`, all tokens of a page."""
     if type(children) is not tuple:
         return children.find(page)
-    at = bisect_left(children, page, key=_KEY)
-    # Keys that begin with `page` are not below it, so the first such key lies here if there is one.
-    return children[at] if at < len(children) and children[at].key.startswith(page) else None
+    for child in children:  # few; mostly there is one
+        if child.key.startswith(page):
+            return child
+    return None
 
 
 def with_child(children: Children[Child], child: Child, page: bytes) -> Children[Child]:

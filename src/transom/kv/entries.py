@@ -18,7 +18,7 @@ Key = tuple[int, float, float]
 Fields = tuple[int, float, float, int, int, int]
 """Key, age, number, version."""
 
-SEALED = 1024
+SEALED = 256
 """Recent entries at which the heap becomes a run."""
 
 READ_AHEAD = 64
@@ -82,9 +82,10 @@ class Entries:
         heap, firsts = self._heap, self._firsts
         if not firsts or (heap and heap[0] < firsts[0][0]):
             return iter(())
+        limit: Fields | Key = until
         # In a heap, the second lowest follows the lowest.
-        others = [unpacked(entry) for entry in [*heap[:1], *[first for first, _ in firsts[1:3]]]]
-        limit = min([(*until, 0, 0, 0), *others])
+        for other in (*heap[:1], *[first for first, _ in firsts[1:3]]):
+            limit = min(limit, unpacked(other))
         first, serial = firsts[0]
         ahead = first + self._rests[serial][: (READ_AHEAD - 1) * _SIZE]
         return takewhile(limit.__gt__, _FORMAT.iter_unpack(ahead))

@@ -35,7 +35,7 @@ LOWEST: Key = (RANK_LOWEST, 0.0, 0.0)
 LOWEST_NEEDED: Key = (RANK_NEEDED, -inf, -inf)
 """Above every key of rank RANK_UNNEEDED, below every other key."""
 
-PRICES_KEPT = 1024
+PRICES_KEPT = 256
 SWEEP_EVERY = 1024
 """Insertions."""
 

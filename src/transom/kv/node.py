@@ -190,7 +190,13 @@ class Path:
         if end <= node.size:
             at = component * node.size
             return pages_of(node.packed[(at + start) * ID_BYTES : (at + end) * ID_BYTES])
-        run = b"".join([node.run(component) for node in self.nodes[first:]])
+        # `Node.run`, without a call for each node of a long path.
+        run = b"".join(
+            [
+                node.packed[(length := node.size * ID_BYTES) * component : length * (component + 1)]
+                for node in self.nodes[first:]
+            ]
+        )
         return pages_of(run[start * ID_BYTES : end * ID_BYTES])
 
     def residency(self, component: int) -> bytes:
