@@ -1,4 +1,4 @@
-"""Bytes of Python objects for each node of the radix tree, as tracemalloc counts them: everything included."""
+"""Bytes of Python objects for each node of the radix tree: all that a cache allocates as its tree grows."""
 
 import pytest
 

@@ -1,8 +1,8 @@
-"""`transom bench kv --scale` and `transom bench sched --scale`: memory and time as caches and queues grow.
+"""`transom bench kv --scale` and `bench sched --scale`: memory and time as caches and queues grow.
 
 The tree of the cache has conversations of four turns, one page of 16 tokens each, with full attention and a
-window: four nodes for each conversation, below one root. Bytes are those of all Python objects, as tracemalloc
-counts them; pools and the bounded event log are not part of them.
+window: four nodes for each conversation, below one root. Bytes are those of all Python objects that the nodes
+add to a cache, as tracemalloc counts them.
 """
 
 import gc
@@ -27,6 +27,7 @@ PAGE, WINDOW, TURNS = 16, 64, 4
 SPARE = 4096
 """Pages beyond those of the tree, so that only the measured evictions evict."""
 BATCH = 1024
+EVICTED = 16
 NODES = (1000, 10_000, 100_000, 1_000_000)
 WAITING = (100, 1000, 10_000, 100_000)
 
@@ -114,11 +115,13 @@ def tree_costs(nodes: int, rounds: int) -> Iterator[tuple[str, float]]:
     yield "admit, compute and publish a page", _median_us(lambda n: _serve(cache, prompts[n]), len(prompts))
     for component, name in enumerate(("full", "window")):
         free = inside(cache).pools[component].free
-        yield (
-            f"evict 16 {name} pages",
-            _median_us(lambda _, c=component: evict(cache, c, 16), len(prompts) // 8),
-        )  # type: ignore[misc]
-        assert inside(cache).pools[component].free >= free + len(prompts) // 8 * 16
+        often = len(prompts) // 8
+
+        def evicted(number: int, component: int = component) -> None:
+            evict(cache, component, EVICTED)
+
+        yield f"evict {EVICTED} {name} pages", _median_us(evicted, often)
+        assert inside(cache).pools[component].free >= free + often * EVICTED
 
 
 def _median_us(measured: Callable[[int], object], rounds: int) -> float:

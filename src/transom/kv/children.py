@@ -48,6 +48,7 @@ class Buckets(Generic[Child]):
         return chain.from_iterable(self._nodes)
 
     def find(self, page: bytes) -> Child | None:
+        assert len(self._lasts) == len(self._keys), (len(self._lasts), len(self._keys))
         # Without `_place`: every lookup of a prompt comes here.
         index = bisect_left(self._lasts, page)
         if index == len(self._lasts):
@@ -58,6 +59,7 @@ class Buckets(Generic[Child]):
 
     def put(self, child: Child, page: bytes) -> None:
         """Adds a child, or replaces the one with the same first page."""
+        assert child.key.startswith(page), (child, page)
         index, at = self._place(page)
         keys, nodes = self._keys[index], self._nodes[index]
         same = at < len(keys) and keys[at].startswith(page)
@@ -98,6 +100,7 @@ class Buckets(Generic[Child]):
 
     def _place(self, page: bytes) -> tuple[int, int]:
         """The bucket in which `page` lies or would lie, and its place there."""
+        assert self._lasts, "a bucket is never empty"
         index = bisect_left(self._lasts, page)
         if index == len(self._lasts):
             index -= 1
@@ -110,7 +113,7 @@ NO_CHILDREN: tuple[()] = ()
 
 def child_of(children: Children[Child], page: bytes) -> Child | None:
     """The child whose key begins with `page`, all tokens of a page."""
-    if type(children) is not tuple:
+    if isinstance(children, Buckets):
         return children.find(page)
     for child in children:  # few; mostly there is one
         if child.key.startswith(page):

@@ -72,6 +72,7 @@ class Entries:
 
     def first(self) -> bytes | None:
         """The lowest entry."""
+        assert self._count == 0 or self._heap or self._firsts, self._count
         heap, firsts = self._heap, self._firsts
         if heap and (not firsts or heap[0] < firsts[0][0]):
             return heap[0]
@@ -93,6 +94,7 @@ class Entries:
     # ---------------------------------------------------------------- transitions
 
     def push(self, entry: bytes) -> None:
+        assert len(entry) == _SIZE, entry
         self._count += 1
         if entry[0] != RANK_UNNEEDED:
             heappush(self._heap, entry)
@@ -116,6 +118,7 @@ class Entries:
         if heap and (not firsts or heap[0] < firsts[0][0]):
             heappop(heap)
             return
+        assert firsts, self._count
         serial = firsts[0][1]
         rest = self._rests[serial]
         if rest:
@@ -130,6 +133,7 @@ class Entries:
 
         An entry is dead if `versions` names another version by its number.
         """
+        assert least > 0, least
         taken, size = set(), 0
         # The oldest run has the lowest serial number; what is left of it gets a new one.
         for _, serial in nsmallest(1 + least // SEALED, self._firsts, key=lambda run: run[1]):
@@ -149,6 +153,7 @@ class Entries:
             self._add_run(b"".join(sorted(live)))
 
     def _add_run(self, entries: bytes) -> None:
+        assert entries and len(entries) % _SIZE == 0, len(entries)
         self._serial += 1
         heappush(self._firsts, (entries[:_SIZE], self._serial))
         self._rests[self._serial] = bytearray(entries[_SIZE:])

@@ -95,7 +95,7 @@ class Record(NamedTuple):
 
 
 _record = partial(tuple.__new__, Record)
-"""A record from its fields, in half the time: one is made for every node that a publication or eviction changes."""
+"""A record from its fields, in half the time: every publication and eviction makes some."""
 
 
 def prefix_digest(salt: str, prefix: bytes) -> bytes:

@@ -59,6 +59,18 @@ class Tallies:
         self.uses: array[int] = numbers.column("I", cleared=True)
         self.importance: array[int] = numbers.column("q")
 
+    def of(self, number: int) -> tuple[int, int, float, int, int]:
+        """All tallies of one candidate, for `assign`."""
+        assert 0 <= number < len(self.uses), number
+        columns = (self.ages, self.last_used, self.base, self.uses, self.importance)
+        age, last_used, base, uses, importance = [column[number] for column in columns]
+        return int(age), int(last_used), base, int(uses), int(importance)
+
+    def assign(self, number: int, tallies: tuple[int, int, float, int, int]) -> None:
+        assert 0 <= number < len(self.uses), number
+        self.ages[number], self.last_used[number], self.base[number] = tallies[:3]
+        self.uses[number], self.importance[number] = tallies[3:]
+
 
 class Policy(Protocol):
     """Orders the candidates of one rank."""

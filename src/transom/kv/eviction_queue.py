@@ -182,6 +182,7 @@ class EvictionQueue(Generic[Item]):
 
     def remember(self, number: int, price: Price) -> None:
         """`price` is valid until the candidate changes: then it leaves `prices`, and `exact` becomes 0."""
+        assert self._items[number] is not None, number
         if len(self.prices) >= PRICES_KEPT:
             self.prices.clear()
         self.prices[number] = price
@@ -235,10 +236,8 @@ class EvictionQueue(Generic[Item]):
     def split(self, upper: int, lower: int) -> None:
         """`upper`, new, takes the front pages of `lower`, with the same history. It is not queued yet."""
         assert not self.queued[upper], upper
-        tallies = self.tallies
-        columns = (tallies.last_used, tallies.base, tallies.uses, tallies.importance, tallies.ages)
-        self._journal.log(self._assign, upper, [column[upper] for column in columns])
-        self._assign(upper, [column[lower] for column in columns])
+        self._journal.log(self.tallies.assign, upper, self.tallies.of(upper))
+        self.tallies.assign(upper, self.tallies.of(lower))
 
     def requeue(self, number: int) -> None:
         """The price of a candidate may have fallen: inserts an entry with its present key."""
@@ -291,6 +290,7 @@ class EvictionQueue(Generic[Item]):
 
     def _insert(self, key: Key, number: int) -> None:
         """Inserts an entry, which kills the earlier ones."""
+        assert self.queued[number], number
         self._version += 1
         self._versions[number] = self._version
         self.exact[number] = key is not LOWEST
@@ -299,12 +299,6 @@ class EvictionQueue(Generic[Item]):
         # never outnumber the candidates by much, and no insertion takes long.
         if not self._version % SWEEP_EVERY and len(self._entries) > 2 * self._count + SWEEP_EVERY:
             self._entries.sweep(4 * SWEEP_EVERY, self._versions)
-
-    def _assign(self, number: int, values: Sequence[float]) -> None:
-        tallies = self.tallies
-        columns = (tallies.last_used, tallies.base, tallies.uses, tallies.importance, tallies.ages)
-        for column, value in zip(columns, values, strict=True):
-            column[number] = value
 
     def _withdraw(self, number: int) -> None:
         assert self._count > 0, number
@@ -345,6 +339,7 @@ class EvictionQueue(Generic[Item]):
         self._skipped.add(number)
 
     def _unmark_skipped(self, number: int) -> None:
+        assert self.queued[number] and not self._versions[number], number
         self._skipped.remove(number)
         # Its entries are dead, and its key may have changed meanwhile.
         self._insert(LOWEST, number)

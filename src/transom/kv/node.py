@@ -82,6 +82,7 @@ class Node:
 
     def run(self, component: int) -> Run:
         """The page ids of one component."""
+        assert 0 <= component < len(self.resident), (component, self)
         length = self.size * ID_BYTES
         return self.packed[component * length : (component + 1) * length]
 
@@ -107,6 +108,7 @@ class Node:
 
 def _above(parent: Node) -> Above:
     """The tokens before a new child of `parent`."""
+    assert parent.key or parent.parent is None, parent
     if not parent.key:
         return NO_TOKENS
     # Siblings share one link. A sibling from before a split of the parent has another one.

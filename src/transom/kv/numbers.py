@@ -42,6 +42,7 @@ class Numbers(Generic[Item]):
 
     def enter(self, item: Item) -> int:
         """A number for `item`, the youngest of all."""
+        assert item is not None, "None marks a number that is free"
         if not self._free:
             self._grow()
         number = self._free.pop()
@@ -60,6 +61,7 @@ class Numbers(Generic[Item]):
 
     def _grow(self) -> None:
         count = len(self.items)
+        assert all(len(column) == count for column in self._columns), count
         more = max(LEAST, count // 16)
         self.items.extend([None] * more)
         for column in self._columns:
@@ -68,6 +70,7 @@ class Numbers(Generic[Item]):
         self._free.extend(range(count + more - 1, count - 1, -1))
 
     def _undo_enter(self, number: int, age: int) -> None:
+        assert self.ages[number] == self._age, (number, self.ages[number], self._age)
         # Numbers and ages break ties, so a rolled back transaction must not use any up.
         self._age -= 1
         self._clear(number)
@@ -82,6 +85,7 @@ class Numbers(Generic[Item]):
             column[number] = value
 
     def _clear(self, number: int) -> None:
+        assert self.items[number] is not None, number
         self.items[number] = None
         self._free.append(number)
         for column in self._cleared:

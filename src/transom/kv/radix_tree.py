@@ -263,7 +263,8 @@ class RadixTree:
         price, tail = queue.prices.get(node.number), len(resident) - first
         # `rjust` puts a hole in the place of every evicted page.
         resident = resident[:first] + resident[end:].rjust(tail, HOLE)
-        at, until = [(component * node.size + page) * ID_BYTES for page in (first, end)]
+        before = component * node.size
+        at, until = (before + first) * ID_BYTES, (before + end) * ID_BYTES
         node.packed = packed[:at] + bytes(until - at) + packed[until:]
         node.resident = (*node.resident[:component], resident, *node.resident[component + 1 :])
         self._forget_prices(node)
@@ -306,6 +307,7 @@ class RadixTree:
 
     def _take_out(self, leaf: Node) -> None:
         """Takes a leaf that is in no queue out of the tree."""
+        assert not leaf.children and not any(queue.queued[leaf.number] for queue in self.queues), leaf
         self._journal.log(self._link, leaf)
         self._unlink(leaf)
         self.numbers.leave(leaf.number)
