@@ -46,8 +46,8 @@ Time the operations of the KV cache without a model: match a prompt, admit, publ
 The cache holds 100,000 tokens: 1,000 sequences that share 30 prefixes. Figures are medians, with pages of 16
 tokens and of 1. Each benchmark asserts that it takes the path it is named for; hits, for example, are hits.
 
-With --scale, the same operations beside trees of 1,000 to 1,000,000 nodes, and the bytes of a node. Takes some
-minutes and 3 GB of memory.
+With --scale, the same operations beside trees of 1,000 to 1,000,000 nodes, and the bytes of a node. Takes
+some minutes and 3 GB of memory.
 """
 
 SCHED_HELP = """\
@@ -59,7 +59,7 @@ Time the scheduler without a model: 256 requests run, and each step computes one
 
 Figures are medians of CPU time. An admission attempt is the time that one waiting request adds to a plan.
 
-With --scale, a plan beside 100 to 100,000 requests that wait for a row, and the bytes of a waiting request.
+With --scale, a plan beside 100 to 100,000 requests that wait for a row, and the bytes of a waiting one.
 """
 
 THREADS_HELP = "threads that compute; default: the cores that this process may use"
