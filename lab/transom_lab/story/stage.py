@@ -11,7 +11,7 @@ from transom.sched.config import SchedulerConfig
 from transom.sched.loop import Iteration
 from transom.values import Ended, Request, RequestId, TokenSampled
 from transom.wire import Submit
-from transom_lab.worlds.contents import INEXACT, of_layer, prefix_digests
+from transom_lab.worlds.contents import Model, Repair, chain_of, prefix_digests
 from transom_lab.worlds.expected import ExpectedOutput
 from transom_lab.worlds.scheduler_world import SchedulerWorld
 
@@ -125,14 +125,18 @@ class Stage:
 
         A token is negative if its key is inexact. 0 is an empty slot.
         """
-        contents = self.world.memory.contents
-        layer = max(i for i, kind in enumerate(contents.layers) if kind == component)
-        namespace = self.cache.namespace(RequestId(0), "")
+        memory = self.world.memory
+        layer = max(i for i, kind in enumerate(memory.contents.layers) if kind == component)
         token_of = {0: 0}
         for output in self.outputs.values():
-            digests = of_layer(prefix_digests(namespace, output.tokens), layer)
-            token_of.update(zip(digests.tolist(), output.tokens.tolist(), strict=True))
-            token_of.update(zip((digests ^ INEXACT).tolist(), (-output.tokens).tolist(), strict=True))
+            tokens = output.tokens.tolist()
+            embedded = prefix_digests(self.cache.namespace(RequestId(0), ""), output.tokens)
+            cold = chain_of(memory.model, embedded)
+            for start, until in self._repairs.get(output.request.id, ()):
+                keys = chain_of(memory.model, embedded, (Repair(start, until), cold)).keys[layer]
+                token_of.update((key, -token) for key, token in zip(keys.tolist(), tokens, strict=True))
+            token_of.update(zip(cold.keys[layer].tolist(), tokens, strict=True))
+        contents = memory.contents
         return [token_of[digest] for digest in contents.pages(component, np.array([page]))[0].tolist()]
 
     def _letter(self, number: RequestId) -> str:

@@ -14,7 +14,18 @@ from transom.kv.pool import owner_of
 from transom.steps import Discard, PageCopy
 from transom.values import RequestId, Tokens
 from transom_lab.worlds import residency
-from transom_lab.worlds.contents import INEXACT, Digests, PageContents, of_layer, prefix_digests
+from transom_lab.worlds.contents import (
+    Chain,
+    Digests,
+    Model,
+    PageContents,
+    Repair,
+    after_layer,
+    chain_of,
+    of_layer,
+    prefix_digests,
+    totals,
+)
 from transom_lab.worlds.mixes import first_key, is_state, keeps_everything
 from transom_lab.worlds.repair_oracle import Mask, latest_start
 from transom_lab.worlds.residency import PageName, Prefix
@@ -27,13 +38,18 @@ class Job:
 
     holding: Holding
     tokens: Tokens
-    _digests: Digests = field(default_factory=lambda: np.zeros(0, np.uint64), repr=False)
+    _chains: tuple[Tokens, Chain, Chain] | None = field(default=None, repr=False)
 
-    def digests(self, start: int, end: int) -> Digests:
-        """The prefix digests of positions [start, end), of no layer yet."""
-        if len(self._digests) < len(self.tokens):
-            self._digests = prefix_digests(self.holding.namespace, self.tokens)
-        return self._digests[start:end]
+    def chains(self, model: Model) -> tuple[Chain, Chain]:
+        """The chain that this request must compute, and that of a cold run. They differ inside a repair only."""
+        if self._chains is None or self._chains[0] is not self.tokens:
+            held = self.holding
+            embedded = prefix_digests(held.namespace, self.tokens)
+            cold = own = chain_of(model, embedded)
+            if held.clip:
+                own = chain_of(model, embedded, (Repair(held.clip, held.full_until), cold))
+            self._chains = self.tokens, own, cold
+        return self._chains[1:]
 
 
 class CacheWorld:
@@ -44,6 +60,7 @@ class CacheWorld:
         self.kinds = layout.components
         self.page_size = layout.page_size
         self.cache = HybridCache(layout)
+        self.model = Model.of(layout)
         self.contents = PageContents(layout)
         self.jobs: list[Job] = []
         self.next_id = 0
@@ -123,50 +140,70 @@ class CacheWorld:
     def forward(self, spans: Sequence[tuple[Job, int]]) -> list[list[Mask]]:
         """Computes [computed, end) of each job as a batched forward pass does: layer by layer, writes first.
 
+        Keys are read through the rows, and every layer must leave the digests that the tokens alone determine.
         Returns per span, for each layer, which tokens entered it exact, and last which left the model exact.
         """
         starts = [job.holding.computed for job, _ in spans]
-        exact = [np.ones(end - job.holding.computed, np.bool_) for job, end in spans]
-        followed: list[list[Mask]] = [[mask] for mask in exact]
+        hidden = [
+            prefix_digests(job.holding.namespace, job.tokens)[start:end]
+            for (job, end), start in zip(spans, starts, strict=True)
+        ]
         for layer in range(len(self.contents.layers)):
-            for (job, _), start, mask in zip(spans, starts, exact, strict=True):
-                self._store(job, layer, mask, start)
+            reads = []
+            for (job, _), start, entering in zip(spans, starts, hidden, strict=True):
+                reads.append(self._store(job, layer, entering, start))
             for number, ((job, _), start) in enumerate(zip(spans, starts, strict=True)):
-                exact[number] = self._read(job, layer, exact[number], start)
-                followed[number].append(exact[number])
-        for (job, _), start, mask in zip(spans, starts, exact, strict=True):
+                state = reads[number]
+                read = self._read(job, layer, start, len(hidden[number])) if state is None else state
+                hidden[number] = after_layer(hidden[number], read)
+                self._require_chain(job, layer, start, hidden[number])
+        followed = []
+        for (job, end), start in zip(spans, starts, strict=True):
+            own, cold = job.chains(self.model)
+            pairs = zip(own.entering, cold.entering, strict=True)
+            masks = [one[start:end] == other[start:end] for one, other in pairs]
             # Only a repair may compute inexact tokens, and only where full pages were resident already.
             must = max(0, job.holding.full_until - start) if job.holding.clip else 0
-            assert mask[must:].all(), ("computed from inexact keys", job.holding, start, mask)
+            assert masks[-1][must:].all(), ("computed from inexact keys", job.holding, start, masks[-1])
+            followed.append(masks)
         return followed
 
-    def _store(self, job: Job, layer: int, exact: Mask, start: int) -> None:
-        """Writes the keys that the layer would store. A repair stores no full keys that are resident."""
-        component, end = self.contents.layers[layer], start + len(exact)
-        row = self.row(job, component)
+    def _require_chain(self, job: Job, layer: int, start: int, hidden: Digests) -> None:
+        """The digests after a layer are right. If not, names the key that was read wrong."""
+        right = job.chains(self.model)[0].entering[layer + 1][start : start + len(hidden)]
+        if not np.array_equal(hidden, right):
+            kind = self.kinds[self.contents.layers[layer]]
+            if not is_state(kind):
+                clip = 0 if self.keeps_everything(self.contents.layers[layer]) else job.holding.clip
+                self.exact_keys(job, layer, max(clip, first_key(kind, start)), start + len(hidden))
+            raise AssertionError(("another chain", job.holding, layer, start, hidden == right))
+
+    def _store(self, job: Job, layer: int, hidden: Digests, start: int) -> Digests | None:
+        """Writes the keys that the layer would store. A repair stores no full keys that are resident.
+
+        Returns what each token reads of a state, which the span itself moves on; None for keys.
+        """
+        component, end = self.contents.layers[layer], start + len(hidden)
+        row, keys = self.row(job, component), of_layer(hidden, layer)
         if is_state(self.kinds[component]):
             self.expect_state(job, layer, start)
-            self.contents.set_state(layer, int(row[0]), of_layer(job.digests(end - 1, end), layer)[0])
-            return
+            before = self.contents.state(layer, row[:1]) if start else np.zeros(1, np.uint64)
+            states: Digests = before + totals(keys, start)[1:]
+            self.contents.set_state(layer, int(row[0]), states[-1])
+            return states
         first = max(start, min(end, job.holding.full_until)) if self.keeps_everything(component) else start
         self._require_own(job, component, first, end)
-        right = of_layer(job.digests(first, end), layer)
-        self.contents.store(layer, row, first, np.where(exact[first - start :], right, right ^ INEXACT))
+        self.contents.store(layer, row, first, keys[first - start :])
+        return None
 
-    def _read(self, job: Job, layer: int, exact: Mask, start: int) -> Mask:
-        """Which tokens are exact after this layer: all their keys are there and exact. Asserts own keys."""
-        component, end = self.contents.layers[layer], start + len(exact)
-        kind, clip = self.kinds[component], 0 if self.keeps_everything(component) else job.holding.clip
-        if is_state(kind):
-            return exact
-        low = max(clip, first_key(kind, start))
-        keys = self.exact_keys(job, layer, low, end)
-        if clip <= first_key(kind, start) and keys.all():
-            return exact  # the usual case, and this function is the hot spot of every campaign
-        keys = np.concatenate([np.zeros(low, np.bool_), keys])
-        firsts = [first_key(kind, t) for t in range(start, end)]
-        reads = [first >= clip and keys[first : start + i + 1].all() for i, first in enumerate(firsts)]
-        return exact & np.array(reads, dtype=np.bool_)
+    def _read(self, job: Job, layer: int, start: int, count: int) -> Digests:
+        """The sum of the keys that each token reads, through the row."""
+        component = self.contents.layers[layer]
+        clip = 0 if self.keeps_everything(component) else job.holding.clip
+        firsts = np.maximum(self.model.firsts(layer, start, start + count), clip)
+        low = int(firsts[0])
+        sums = totals(self.contents.read(layer, self.row(job, component), low, start + count), low)
+        return sums[start - low + 1 :] - sums[firsts - low]
 
     def _require_own(self, job: Job, component: int, start: int, end: int) -> None:
         """A request writes only to pages that it owns."""
@@ -211,9 +248,9 @@ class CacheWorld:
         """Which of the job's keys at [start, end) are exact. Asserts that all of them are its own."""
         component = self.contents.layers[layer]
         found = self.contents.read(layer, self.row(job, component), start, end)
-        right = of_layer(job.digests(start, end), layer)
-        exact: Mask = found == right
-        own = exact | (found == right ^ INEXACT)
+        right, cold = (chain.keys[layer][start:end] for chain in job.chains(self.model))
+        exact: Mask = found == cold
+        own = found == right
         if not own.all():
             at = start + int(own.argmin())
             page = int(self.row(job, component)[at // self.page_size])
@@ -232,7 +269,7 @@ class CacheWorld:
         """Asserts that the job's state is the one after `computed` tokens. Before the first it is unset."""
         found = self.contents.state(layer, self.row(job, self.contents.layers[layer])[:1])
         if computed:
-            right = of_layer(job.digests(computed - 1, computed), layer)
+            right = job.chains(self.model)[0].keys[layer][computed - 1 : computed]
             assert found == right, ("another state", job.holding, layer, computed)
 
     def audit(self) -> None:
@@ -264,19 +301,17 @@ class CacheWorld:
                 self.expect(job, layer, range(first_key(kind, computed), computed))
 
     def _audit_node(self, namespace: Namespace, prefix: Prefix, node: Node) -> None:
-        digests = prefix_digests(namespace, np.array(prefix, np.int32))[-node.size * self.page_size :]
+        chain = chain_of(self.model, prefix_digests(namespace, np.array(prefix, np.int32)))
         for layer, component in enumerate(self.contents.layers):
-            pages, right = node.pages[component], of_layer(digests, layer)
+            pages, right = node.pages[component], chain.keys[layer][-node.size * self.page_size :]
             if is_state(self.kinds[component]):
                 self._audit_snapshots(layer, pages, right[self.page_size - 1 :: self.page_size])
                 continue
             found = self.contents.read(layer, pages, 0, len(right))
             shape = node.size, self.page_size
-            is_own = ((found == right) | (found == right ^ INEXACT)).reshape(shape).all(axis=1)
             is_exact = (found == right).reshape(shape).all(axis=1)
             where = (prefix, node, layer)
-            assert (is_own | (pages == 0)).all(), ("cached under a prefix it was not computed for", *where)
-            assert (is_exact | (pages == 0)).all(), ("cached though it is inexact", *where)
+            assert (is_exact | (pages == 0)).all(), ("was not computed for this prefix, or inexact", *where)
 
     def _audit_snapshots(self, layer: int, pages: NDArray[np.int64], right: Digests) -> None:
         """Snapshots that a pending copy has yet to write are left out."""

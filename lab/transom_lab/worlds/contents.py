@@ -1,9 +1,11 @@
-"""The contents of every page slot, as a digest, so that a read of stale or foreign KV is noticed.
+"""A model of digests: a key is a digest of the token's prefix and of every key that earlier layers read for it.
 
-The digest in a slot stands for (namespace, all tokens up to and including the slot's own, position, layer).
-A key depends on exactly these, so two slots have one digest only if a model would have stored one key.
+`prefix_digests` stands for the embedding: the namespace and all tokens up to and including the position. Each
+layer then mixes in what its attention reads (`after_layer`), so one wrong, stale or missing key changes every
+value after it, as in a model. `Chain` computes the same values from tokens alone, without pages or rows.
 """
 
+from dataclasses import dataclass
 from functools import cache
 from zlib import crc32
 
@@ -11,8 +13,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from transom.kv.cache import CacheLayout, Namespace
+from transom.kv.component_specs import ComponentSpec
 from transom.steps import PageCopy
 from transom.values import Tokens
+from transom_lab.worlds.mixes import first_key, is_state, keeps_everything
 
 Digests = NDArray[np.uint64]
 PageIds = NDArray[np.integer]
@@ -20,9 +24,6 @@ PageIds = NDArray[np.integer]
 TOKENS_MAX = 8192
 EMPTY = np.uint64(0)
 GARBAGE = np.uint64(0xBAD)
-INEXACT = np.uint64(0x5DEECE66D1CE4E5B)
-"""XORed into the digest of a key that was computed from keys that were missing or inexact themselves."""
-
 
 @cache
 def _multipliers() -> Digests:
@@ -44,9 +45,102 @@ def _seed(namespace: Namespace) -> int:
     return crc32(repr(namespace).encode()) * 0x9E3779B97F4A7C15 % (1 << 64)
 
 
-def of_layer(digests: Digests, layer: int) -> Digests:
-    """The digests of the same tokens as `layer` stores them."""
-    return digests ^ np.uint64((layer + 1) * 0x2545F4914F6CDD1D % (1 << 64))
+def of_layer(hidden: Digests, layer: int) -> Digests:
+    """The keys that `layer` stores for tokens that enter it with these digests."""
+    return hidden ^ np.uint64((layer + 1) * 0x2545F4914F6CDD1D % (1 << 64))
+
+
+def totals(keys: Digests, start: int) -> Digests:
+    """Sums of mixed keys from position `start` on, [keys + 1]. A difference of two is the sum over a range.
+
+    A key counts with its position, so that two keys in each other's place are noticed.
+    """
+    sums = np.zeros(len(keys) + 1, np.uint64)
+    np.cumsum(_mixed(keys) * _multipliers()[start : start + len(keys)], out=sums[1:])
+    return sums
+
+
+def after_layer(hidden: Digests, read: Digests) -> Digests:
+    """The digests after a layer, from those before it and the sum of the keys that each token read."""
+    return _mixed(hidden * np.uint64(0xD6E8FEB86659FD93) + read)
+
+
+def _mixed(digests: Digests) -> Digests:
+    """A bijection that spreads every bit. 0, an empty slot, does not stay 0."""
+    mixed = (digests ^ (digests >> np.uint64(32))) * np.uint64(0x9FB21C651E98DF25) + np.uint64(0x632BE59BD9B4E019)
+    return mixed ^ (mixed >> np.uint64(29))
+
+
+@dataclass(frozen=True, slots=True)
+class Model:
+    """The component of every layer, and the context that decides which of them keep everything."""
+
+    kinds: tuple[ComponentSpec, ...]
+    layers: tuple[int, ...]
+    context: int
+
+    @classmethod
+    def of(cls, layout: CacheLayout) -> "Model":
+        """A layout without layers has one layer per component."""
+        layers = layout.layers or tuple(range(len(layout.components)))
+        return cls(layout.components, layers, layout.context)
+
+    def firsts(self, layer: int, start: int, end: int) -> NDArray[np.int64]:
+        """The first position that each query of [start, end) reads in a layer."""
+        kind = self.kinds[self.layers[layer]]
+        return np.array([first_key(kind, query) for query in range(start, end)], np.int64)
+
+
+@dataclass(frozen=True, slots=True)
+class Repair:
+    """Where a repair starts to compute, and up to which token the full keys are resident."""
+
+    start: int
+    full_until: int
+
+
+@dataclass(frozen=True, slots=True)
+class Chain:
+    """What a request must compute, from its tokens alone.
+
+    entering  per layer, and last after all layers: the digest of each token, [layers + 1, tokens]
+    keys      the keys that each layer holds, [layers, tokens]. For a state: the state after each token
+    """
+
+    entering: tuple[Digests, ...]
+    keys: tuple[Digests, ...]
+
+
+def chain_of(model: Model, embedded: Digests, repair: tuple[Repair, Chain] | None = None) -> Chain:
+    """Computes every token in one pass. A repair lacks window keys before its start, and has the chain it repairs.
+
+    Its tokens from `start` on differ from those of a cold run until their windows hold exact keys again.
+    """
+    count = len(embedded)
+    entering, stored = [embedded], []
+    start = repair[0].start if repair is not None else 0
+    for layer, component in enumerate(model.layers):
+        kind, hidden = model.kinds[component], entering[-1]
+        keys = of_layer(hidden, layer)
+        if is_state(kind):
+            sums = totals(keys, 0)
+            stored.append(sums[1:])
+            entering.append(after_layer(hidden, sums[1:]))
+            continue
+        first = model.firsts(layer, 0, count)
+        if repair is not None:
+            if keeps_everything(kind, model.context):
+                # Resident full keys are those of a cold run, and a repair does not write them.
+                keys = np.concatenate([repair[1].keys[layer][: repair[0].full_until], keys[repair[0].full_until :]])
+            else:
+                first = np.maximum(first, start)
+        sums = totals(keys, 0)
+        after = after_layer(hidden, sums[1:] - sums[first.clip(max=np.arange(count))])
+        if repair is not None:
+            after[:start] = repair[1].entering[layer + 1][:start]
+        stored.append(keys)
+        entering.append(after)
+    return Chain(tuple(entering), tuple(stored))
 
 
 class PageContents:

@@ -183,7 +183,7 @@ def test_a_repair_that_caches_inexact_keys_is_found(monkeypatch: pytest.MonkeyPa
         return found._replace(exact=found.kept) if begin.is_repair else found
 
     monkeypatch.setattr(SlidingPages, "share", wrong)
-    assert "cached though it is inexact" in first_error(mix="FW")
+    assert "was not computed for this prefix" in first_error(mix="FW")
 
 
 def test_a_repair_that_starts_too_late_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
