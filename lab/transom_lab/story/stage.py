@@ -11,7 +11,7 @@ from transom.sched.config import SchedulerConfig
 from transom.sched.loop import Iteration
 from transom.values import Ended, Request, RequestId, TokenSampled
 from transom.wire import Submit
-from transom_lab.worlds.contents import Model, Repair, chain_of, prefix_digests
+from transom_lab.worlds.contents import Repair, chain_of, prefix_digests
 from transom_lab.worlds.expected import ExpectedOutput
 from transom_lab.worlds.scheduler_world import SchedulerWorld
 
@@ -132,8 +132,10 @@ class Stage:
             tokens = output.tokens.tolist()
             embedded = prefix_digests(self.cache.namespace(RequestId(0), ""), output.tokens)
             cold = chain_of(memory.model, embedded)
-            for start, until in self._repairs.get(output.request.id, ()):
-                keys = chain_of(memory.model, embedded, (Repair(start, until), cold)).keys[layer]
+            spans = [span for work in self.runner.steps for span in work.spans]
+            repairs = {(s.clip, s.store_from) for s in spans if s.clip and s.request == output.request.id}
+            for start, full_until in sorted(repairs):
+                keys = chain_of(memory.model, embedded, (Repair(start, full_until), cold)).keys[layer]
                 token_of.update((key, -token) for key, token in zip(keys.tolist(), tokens, strict=True))
             token_of.update(zip(cold.keys[layer].tolist(), tokens, strict=True))
         contents = memory.contents

@@ -41,7 +41,7 @@ class Job:
     _chains: tuple[Tokens, Chain, Chain] | None = field(default=None, repr=False)
 
     def chains(self, model: Model) -> tuple[Chain, Chain]:
-        """The chain that this request must compute, and that of a cold run. They differ inside a repair only."""
+        """The chain that this request must compute, and a cold run's. They differ inside a repair only."""
         if self._chains is None or self._chains[0] is not self.tokens:
             held = self.holding
             embedded = prefix_digests(held.namespace, self.tokens)
@@ -140,7 +140,7 @@ class CacheWorld:
     def forward(self, spans: Sequence[tuple[Job, int]]) -> list[list[Mask]]:
         """Computes [computed, end) of each job as a batched forward pass does: layer by layer, writes first.
 
-        Keys are read through the rows, and every layer must leave the digests that the tokens alone determine.
+        Keys are read through the rows, and each layer must leave the digests that tokens alone determine.
         Returns per span, for each layer, which tokens entered it exact, and last which left the model exact.
         """
         starts = [job.holding.computed for job, _ in spans]
@@ -203,7 +203,8 @@ class CacheWorld:
         firsts = np.maximum(self.model.firsts(layer, start, start + count), clip)
         low = int(firsts[0])
         sums = totals(self.contents.read(layer, self.row(job, component), low, start + count), low)
-        return sums[start - low + 1 :] - sums[firsts - low]
+        read: Digests = sums[start - low + 1 :] - sums[firsts - low]
+        return read
 
     def _require_own(self, job: Job, component: int, start: int, end: int) -> None:
         """A request writes only to pages that it owns."""

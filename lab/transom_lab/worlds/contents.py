@@ -1,4 +1,4 @@
-"""A model of digests: a key is a digest of the token's prefix and of every key that earlier layers read for it.
+"""A model of digests: a key is a digest of its prefix and of every key that earlier layers read for it.
 
 `prefix_digests` stands for the embedding: the namespace and all tokens up to and including the position. Each
 layer then mixes in what its attention reads (`after_layer`), so one wrong, stale or missing key changes every
@@ -24,6 +24,7 @@ PageIds = NDArray[np.integer]
 TOKENS_MAX = 8192
 EMPTY = np.uint64(0)
 GARBAGE = np.uint64(0xBAD)
+
 
 @cache
 def _multipliers() -> Digests:
@@ -67,7 +68,9 @@ def after_layer(hidden: Digests, read: Digests) -> Digests:
 
 def _mixed(digests: Digests) -> Digests:
     """A bijection that spreads every bit. 0, an empty slot, does not stay 0."""
-    mixed = (digests ^ (digests >> np.uint64(32))) * np.uint64(0x9FB21C651E98DF25) + np.uint64(0x632BE59BD9B4E019)
+    mixed = (digests ^ (digests >> np.uint64(32))) * np.uint64(0x9FB21C651E98DF25) + np.uint64(
+        0x632BE59BD9B4E019
+    )
     return mixed ^ (mixed >> np.uint64(29))
 
 
@@ -112,7 +115,7 @@ class Chain:
 
 
 def chain_of(model: Model, embedded: Digests, repair: tuple[Repair, Chain] | None = None) -> Chain:
-    """Computes every token in one pass. A repair lacks window keys before its start, and has the chain it repairs.
+    """Computes every token in one pass. A repair lacks window keys before its start; it has the cold chain.
 
     Its tokens from `start` on differ from those of a cold run until their windows hold exact keys again.
     """
@@ -131,7 +134,9 @@ def chain_of(model: Model, embedded: Digests, repair: tuple[Repair, Chain] | Non
         if repair is not None:
             if keeps_everything(kind, model.context):
                 # Resident full keys are those of a cold run, and a repair does not write them.
-                keys = np.concatenate([repair[1].keys[layer][: repair[0].full_until], keys[repair[0].full_until :]])
+                keys = np.concatenate(
+                    [repair[1].keys[layer][: repair[0].full_until], keys[repair[0].full_until :]]
+                )
             else:
                 first = np.maximum(first, start)
         sums = totals(keys, 0)

@@ -259,3 +259,19 @@ def test_digests_differ_by_namespace_position_and_layer() -> None:
     found = np.concatenate([prefix_digests(space, run) for space in spaces for run in runs])
     both = np.concatenate([of_layer(found, layer) for layer in (0, 1)])
     assert len(set(both.tolist())) == 2 * 3 * (40 + 20 + 40)
+
+
+def test_a_wrong_key_changes_what_the_model_computes_after_it() -> None:
+    """The chain itself notices, without a comparison of the key: every later token of every later layer."""
+    from transom.kv.component_specs import Full, Window
+    from transom_lab.worlds.contents import Model, after_layer, chain_of, of_layer, totals
+
+    model = Model((Full(), Window(4)), (1, 0), 40)
+    right = chain_of(model, np.arange(1, 31, dtype=np.uint64))
+    keys = right.keys[0].copy()
+    keys[10] ^= np.uint64(1)
+    sums, first = totals(keys, 0), np.maximum(0, np.arange(30) - 3)
+    entered = after_layer(right.entering[0], sums[1:] - sums[first])
+    assert np.flatnonzero(entered != right.entering[1]).tolist() == [10, 11, 12, 13]
+    left = after_layer(entered, totals(of_layer(entered, 1), 0)[1:])
+    assert np.flatnonzero(left != right.entering[2]).tolist() == list(range(10, 30))
