@@ -401,20 +401,16 @@ def first_needed(component: ComponentSpec, end: int) -> int:
     return need.start
 
 
-def keeps_everything(component: ComponentSpec, context: int) -> bool:
-    """Whether a request keeps all its pages: full attention, and windows as long as the context."""
-    return is_ranged(component) and first_needed(component, context) == 0
-
-
-def is_ranged(component: ComponentSpec) -> bool:
-    """Whether a component needs a range of positions, and not a snapshot."""
-    return isinstance(component.needed(0), From)
+def slots_held(component: ComponentSpec, page_size: int, end: int, chunk: int) -> int:
+    """Slots that a request holds while it computes `chunk` tokens, and the next one, after `end` tokens."""
+    need = component.needed(end)
+    return end + chunk + 1 - need.start if isinstance(need, From) else page_size
 
 
 def page_rule(component: ComponentSpec, page_size: int, context: int) -> PageRule:
     """The rule of `component` for requests of up to `context` tokens."""
     assert page_size >= 1 and context >= 0, (page_size, context)
-    if not is_ranged(component):
+    if not isinstance(component.needed(0), From):
         return SnapshotPages(component, page_size)
     if first_needed(component, context) == 0:
         return FullPages(component, page_size)
