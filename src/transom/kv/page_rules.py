@@ -64,9 +64,6 @@ class PageRule(Protocol):
     """Whether the tokens of a repair read nothing before its start. Elsewhere they read cached pages, and
     store nothing where pages are cached."""
 
-    keeps_all: ClassVar[bool]
-    by_reference: ClassVar[bool]
-
     # ------------------------------------------------------------ hits
 
     def needed(self, end: int) -> int:
@@ -196,8 +193,6 @@ class FullPages(PageRule):
     page_size: int
     reads_before: bool = True
     clips: ClassVar[bool] = False
-    keeps_all: ClassVar[bool] = True
-    by_reference: ClassVar[bool] = True
 
     def needed(self, end: int) -> int:
         return 0
@@ -250,9 +245,6 @@ class SlidingPages(PageRule):
     """`needed(end).start` by end. A table, because the scheduler and the cache need it for every span."""
     peaks: Counts = field(repr=False, compare=False)
     """`held` by number of pages."""
-
-    keeps_all: ClassVar[bool] = False
-    by_reference: ClassVar[bool] = True
 
     def needed(self, end: int) -> int:
         assert end >= 0, end
@@ -314,8 +306,6 @@ class SnapshotPages(PageRule):
     component: ComponentSpec
     page_size: int
     reads_before: bool = True
-    keeps_all: ClassVar[bool] = False
-    by_reference: ClassVar[bool] = False
 
     def needed(self, end: int) -> int:
         """The index of the state after `end`; inside a page no state is kept, so an index past the path."""
