@@ -16,7 +16,7 @@ import uvloop
 
 from transom import wire
 from transom.config import EngineConfig, LogConfig, ServerConfig
-from transom.engine.client import STOP_SECONDS
+from transom.engine.child import STOP_SECONDS
 from transom.engine.supervisor import EngineLaunch, Supervisor
 from transom.errors import ConfigError, EngineDied, TransomError
 from transom.server import banner
