@@ -4,9 +4,10 @@ Every answer is a function of its request, to the bit. So when an engine dies, i
 unfinished output with the tokens that were delivered, and continues with the next one. Clients notice a
 pause.
 
-A request may be the cause of a death. Requests that were computed when an engine died are *suspects* until
-they make progress. The successor gets suspects one at a time, before all other requests. A suspect that is
-computed at a further death without any progress in between is ended with an error.
+A request may be the cause of a death. Requests that were computed when an engine failed, or was killed twice
+without progress, are *suspects* until they make progress. The successor gets suspects one at a time, before
+all other requests. A suspect that is computed at a further death, still without progress, is ended with an
+error.
 """
 
 import asyncio
@@ -44,6 +45,7 @@ DEADLINE_GRACE_SECONDS = 0.5
 PROBE_SECONDS = 3.0
 """How long a suspect may keep other requests waiting, for a long prompt for example."""
 
+SUSPECT = 2
 QUARANTINE = 4
 BLAME = 2
 """An engine that fails or hangs by itself is blamed on its requests: two such deaths are enough."""
@@ -149,6 +151,8 @@ class Family:
     blame: int = 0
     blamed_at: int = -1
     """Its progress at the last death that it is blamed for."""
+    blamed_since: int = 0
+    """The number of the first death since its last progress."""
 
     def __post_init__(self) -> None:
         samplings = (self.request.sampling, *(sibling.sampling for sibling in self.request.siblings))
@@ -167,13 +171,13 @@ class Family:
 
     @property
     def is_suspect(self) -> bool:
-        return self.blame > 0 and self.blamed_at == self.progress
+        return self.blame >= SUSPECT and self.blamed_at == self.progress
 
-    def add_blame(self, amount: int, *, alone: bool) -> None:
-        """Notes a death during its computation. Only the first death counts if other suspects had a part."""
-        if not self.is_suspect:
-            self.blame, self.blamed_at = amount, self.progress
-        elif alone:
+    def add_blame(self, amount: int, death: int, *, alone: bool) -> None:
+        """Notes a death during its computation. A suspect is blamed for more only if it was sent alone."""
+        if self.blamed_at != self.progress:
+            self.blame, self.blamed_at, self.blamed_since = amount, self.progress, death
+        elif alone or self.blame < SUSPECT:
             self.blame += amount
 
     def continuations(self) -> Iterator[Request]:
@@ -250,6 +254,7 @@ class EngineClient:
         """Requests of the engine's last step, as it announced them."""
         self._unheard: set[Family] = set()
         """Sent since the engine's last message: if it died while reading one, they are suspects too."""
+        self._deaths = 0
         self._commands: dict[int, PendingCommand] = {}
         self._numbers = count(1)
         """Numbers of commands; requests have ids of their own."""
@@ -342,7 +347,10 @@ class EngineClient:
         if self._drained:
             process.send(wire.Drain())
         families = list(dict.fromkeys(output.family for output in self._outputs.values()))
-        suspects = sorted((one for one in families if one.is_suspect), key=lambda one: one.blame)
+        # Among suspects, those that have waited longest for progress come first.
+        suspects = sorted(
+            (one for one in families if one.is_suspect), key=lambda one: (one.blame, one.blamed_since)
+        )
         self._held.extend(suspects)
         self._held.extend(family for family in families if not family.is_suspect)
         for pending in self._commands.values():
@@ -354,9 +362,11 @@ class EngineClient:
         """The engine has ended. Suspects are noted, and quarantined if they were suspects before."""
         self._process = None
         self._stats = NO_STATS
+        self._deaths += 1
         computed = {self._outputs[number].family for number in self._computing if number in self._outputs}
         for family in computed | self._unheard:
-            family.add_blame(BLAME_KILLED if end.from_outside else BLAME, alone=family in self._probed)
+            amount = BLAME_KILLED if end.from_outside else BLAME
+            family.add_blame(amount, self._deaths, alone=family in self._probed)
         self._stop_probing()
         self._held.clear()
         self._unheard.clear()
@@ -509,6 +519,9 @@ class EngineClient:
             return
         if not done.message:
             self._remember(pending.command, done)
+            if pending.aborts:  # their ends may still be on the way, and the engine may die before
+                for output in [output for family in pending.before for output in family.unfinished]:
+                    output.is_aborted = True
         if pending.answer.done():  # its caller was cancelled
             return
         if done.message:

@@ -11,6 +11,7 @@ from transom.config import EngineConfig, cores_available
 from transom.engine.reload import DiskWeights, identity_of
 from transom.engine.runner import ModelRunner
 from transom.engine.sizing import Sizing, size_pools
+from transom.errors import require_assertions
 from transom.kv.cache import HybridCache
 from transom.kv.check import Work, check, check_slices
 from transom.kv.stats import ComponentStats
@@ -51,6 +52,7 @@ class Engine:
     """Owns the model, the KV pools and the queue. Mutable, for one thread."""
 
     def __init__(self, config: EngineConfig, model: Model, ops: Ops) -> None:
+        require_assertions()
         self.config = config
         self.ops = ops
         self.sizing = size_pools(model.spec, config)

@@ -161,10 +161,15 @@ def _refusal(rejected: sched.Rejected) -> Ended:
     )
 
 
-def acknowledgements(
-    messages: Sequence[Incoming], iteration: sched.Iteration, weights: Callable[[], str]
-) -> Iterator[wire.Done]:
-    """Answers to the commands that this iteration carried out or refused.
+def updated(iteration: sched.Iteration, weights: Callable[[], str]) -> Iterator[wire.Done]:
+    """Answers to updates of the weights that were carried out."""
+    for done in iteration.done:
+        if isinstance(done, WeightsUpdated):
+            yield wire.Done(done.number, weights=weights())
+
+
+def acknowledgements(messages: Sequence[Incoming], iteration: sched.Iteration) -> Iterator[wire.Done]:
+    """Answers to all other commands that this iteration carried out or refused.
 
     Most commands take effect at once. `Drain` and `UpdateWeights` end in a later iteration, which says so.
     """
@@ -178,10 +183,10 @@ def acknowledgements(
         match done:
             case Drained():
                 yield wire.Done(done.number)
-            case WeightsUpdated():
-                yield wire.Done(done.number, weights=weights())
             case WeightsRefused(number, error):
                 yield wire.Done(number, error.message, error.code or "invalid_value", error.param)
+            case WeightsUpdated():
+                pass  # answered before the step
 
 
 # ---------------------------------------------------------------- the loop
@@ -218,11 +223,14 @@ def serve(mailbox: Mailbox, steps: Steps) -> None:
         iteration = steps.iterate(commands, announce)
         if iteration.failure is not None:
             log.error("a step failed; its requests end with an error", exc_info=iteration.failure)
+        # Before the step: a server that sees tokens of new weights must know that these weights serve.
+        for done in updated(iteration, steps.weights):
+            mailbox.send(done)
         out = step_out(iteration, steps.stats())
         if out.tokens or out.ends or out.prompt_logprobs or iteration.idle is not None:
             mailbox.send(out)
         # After the step's results: when abort_all is answered, its caller has seen every output end.
-        for done in acknowledgements(messages, iteration, steps.weights):
+        for done in acknowledgements(messages, iteration):
             mailbox.send(done)
         timeout_ms = _timeout_ms(iteration, out.stats)
         # Checks wait for an engine with nothing to do, so that no request and no deadline waits for a check.
