@@ -99,6 +99,10 @@ class Request:
     cached prefix. `tenant` is the unit of fair scheduling. `deadline` is in seconds of the clock that
     iterations are given; between processes that is the monotonic clock, which both read alike. `siblings` are
     further outputs from one computation of the prompt; each has events of its own.
+
+    `outputs` are tokens that another engine has already sampled for this request. The first token event is
+    the token after them, with the bits that it would have had there. They count towards `max_tokens` and in
+    `Usage`. A request with outputs has no siblings: each output continues as a request of its own.
     """
 
     id: RequestId
@@ -112,6 +116,10 @@ class Request:
     deadline: float | None = None
     logprobs: Logprobs = NO_LOGPROBS
     siblings: tuple[Sibling, ...] = ()
+    outputs: tuple[int, ...] = ()
+
+    def __post_init__(self) -> None:
+        assert not (self.outputs and self.siblings), (self.id, self.outputs, self.siblings)
 
     @property
     def ids(self) -> tuple[RequestId, ...]:

@@ -102,7 +102,7 @@ def test_a_check_starts_again_after_the_cache_has_changed(model: Path) -> None:
 def test_a_broken_invariant_is_found_while_idle_and_not_in_an_iteration(model: Path, part: str) -> None:
     engine = engine_with(model, 300)
     parts = inside(engine.cache)
-    node = list(next(iter(parts.tree.roots.values())).children.values())[200]
+    node = list(next(iter(parts.tree.roots.values())).children)[200]
     match part:
         case "pool":
             parts.pools[0].idle -= 1
@@ -111,7 +111,7 @@ def test_a_broken_invariant_is_found_while_idle_and_not_in_an_iteration(model: P
         case "table":
             parts.tables[0].table[1, 2] = 3
         case "queue":
-            node.candidates[0].queued = False
+            parts.tree.queues[0].queued[node.number] = 0
     assert engine.iterate([]).idle is not None
     with pytest.raises(AssertionError):
         slices(engine)

@@ -178,7 +178,7 @@ def state_of(driver: Driver) -> bytes:
             prefix,
             [named(c, pages) for c, pages in enumerate(node.pages)],
             node.resident,
-            node.sorted_children,
+            [child.key for child in node.children],
         )
         for space, prefix, node in order
     ]

@@ -4,31 +4,43 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from transom.kv.eviction_policy import CachePolicy, Candidate, Price
+from transom.kv.eviction_policy import RANK_NEEDED, RANK_PINNED, RANK_UNNEEDED, CachePolicy, Price
 from transom.kv.eviction_queue import LOWEST_NEEDED, Clock, EvictionQueue
 from transom.kv.journal import Journal
+from transom.kv.numbers import Numbers
 
 
 @dataclass
 class Thing:
     name: str
-    price: Price = field(default_factory=lambda: Price(1, 10, 10))
+    price: Price = field(default_factory=lambda: Price(RANK_NEEDED, 10, 10))
 
 
 class Shelf:
-    """A queue, and its candidates by name."""
+    """A queue, and the numbers of its candidates by name."""
 
     def __init__(self, policy: CachePolicy, names: str) -> None:
         self.journal = Journal()
         self.clock = Clock(self.journal)
+        self.numbers: Numbers[Thing] = Numbers(self.journal)
         self.queue: EvictionQueue[Thing] = EvictionQueue(
-            policy.policy, lambda thing: thing.price, self.clock, self.journal
+            policy.policy, lambda thing: thing.price, self.clock, self.numbers, self.journal
         )
-        self.candidates = {name: Candidate(Thing(name)) for name in names}
+        self.candidates: dict[str, int] = {}
         with self.journal.transaction():
-            for candidate in self.candidates.values():
+            for name in names:
                 self.clock.tick()
-                self.queue.add(candidate)
+                self.add(name)
+
+    def add(self, name: str) -> None:
+        self.candidates[name] = self.numbers.enter(Thing(name))
+        self.queue.add(self.candidates[name])
+
+    def price(self, name: str, price: Price) -> None:
+        thing = self.numbers.items[self.candidates[name]]
+        assert thing is not None
+        thing.price = price
+        self.queue.exact[self.candidates[name]] = 0
 
     def use(self, names: str, *, priority: int = 0) -> None:
         with self.journal.transaction():
@@ -43,7 +55,9 @@ class Shelf:
         """The names of all victims in turn."""
         names = ""
         while (candidate := self.queue.victim()) is not None:
-            names += candidate.item.name
+            thing = self.numbers.items[candidate]
+            assert thing is not None
+            names += thing.name
             with self.journal.transaction():
                 self.queue.remove(candidate)
         return names
@@ -64,9 +78,8 @@ def test_each_policy_has_its_order(policy: CachePolicy, expected: str) -> None:
     shelf.use("cb"[::-1])
     shelf.use("cba")
     with shelf.journal.transaction():
-        shelf.candidates["d"] = Candidate(Thing("d"))
         shelf.clock.tick()
-        shelf.queue.add(shelf.candidates["d"])
+        shelf.add("d")
     assert shelf.all() == expected
     assert shelf.empty() == expected
 
@@ -80,8 +93,8 @@ def test_priority_evicts_the_least_important_first() -> None:
 
 def test_value_is_tokens_per_byte_and_grows_with_use_where_requests_branched() -> None:
     shelf = Shelf(CachePolicy.VALUE, "abcd")
-    shelf.candidates["a"].item.price = Price(1, 10, 20)
-    shelf.candidates["c"].item.price = Price(1, 10, 10, branched=True)
+    shelf.price("a", Price(RANK_NEEDED, 10, 20))
+    shelf.price("c", Price(RANK_NEEDED, 10, 10, branched=True))
     shelf.use("cd")
     assert shelf.empty() == "abdc"
 
@@ -90,15 +103,15 @@ def test_among_equals_the_oldest_is_evicted_and_the_newest_if_they_go_as_a_whole
     shelf = Shelf(CachePolicy.VALUE, "abc")
     shelf.use("cab")
     assert shelf.all() == "cab"
-    for candidate in shelf.candidates.values():
-        candidate.item.price = Price(1, 10, 10, whole=True)
+    for name in "abc":
+        shelf.price(name, Price(RANK_NEEDED, 10, 10, whole=True))
     assert shelf.all() == "bac"
 
 
 def test_unneeded_pages_are_evicted_first_and_pinned_pages_last() -> None:
     shelf = Shelf(CachePolicy.VALUE, "abc")
-    shelf.candidates["a"].item.price = Price(2, 1, 100)
-    shelf.candidates["c"].item.price = Price(0, 100, 1)
+    shelf.price("a", Price(RANK_PINNED, 1, 100))
+    shelf.price("c", Price(RANK_UNNEEDED, 100, 1))
     with shelf.journal.transaction():
         shelf.queue.requeue(shelf.candidates["c"])
     assert shelf.empty() == "cba"
@@ -110,8 +123,7 @@ def test_value_ages_as_evictions_inflate_it() -> None:
     shelf.use("a" * 7)
     with shelf.journal.transaction():
         shelf.clock.inflate(3.0)
-        shelf.candidates["b"] = Candidate(Thing("b"))
-        shelf.queue.add(shelf.candidates["b"])
+        shelf.add("b")
     assert shelf.empty() == "ab"
 
 
@@ -120,7 +132,7 @@ def test_a_skipped_candidate_is_a_victim_again_when_references_end() -> None:
     with shelf.journal.transaction():
         shelf.queue.skip(shelf.candidates["a"])
     victim = shelf.queue.victim()
-    assert victim is not None and victim.item.name == "b"
+    assert victim == shelf.candidates["b"]
     with shelf.journal.transaction():
         shelf.queue.end_skips()
     assert shelf.empty() == "ab"
@@ -139,10 +151,12 @@ def test_a_rollback_restores_the_order(policy: CachePolicy) -> None:
         shelf.queue.victim()
         shelf.clock.inflate(9.0)
         shelf.queue.end_skips()
-        new = Candidate(Thing("new"))
+        new = shelf.numbers.enter(Thing("new"))
         shelf.queue.split(new, shelf.candidates["c"])
         shelf.queue.add(new)
         shelf.queue.remove(shelf.candidates["d"])
+        shelf.numbers.leave(shelf.candidates["d"])
+        shelf.add("after")
         raise KeyError
     assert shelf.all() == before == "abcd"
     assert shelf.clock.inflation == 0
@@ -159,40 +173,38 @@ def test_an_empty_queue_has_no_victim() -> None:
 def test_a_rolled_back_first_entry_leaves_no_age(policy: CachePolicy) -> None:
     """A candidate queued again later is as new as if the first entry had never been."""
     shelf = Shelf(policy, "a")
-    first, second = Candidate(Thing("b")), Candidate(Thing("c"))
     with shelf.journal.transaction():
         with pytest.raises(KeyError), shelf.journal.transaction():
-            shelf.queue.add(first)
+            shelf.add("b")
             raise KeyError
         shelf.clock.tick()
-        shelf.queue.add(second)
+        shelf.add("c")
         shelf.clock.tick()
-        shelf.queue.add(first)
-    assert second.serial < first.serial and second.last_used < first.last_used
+        shelf.add("b")
     assert shelf.all() == shelf.empty() == "acb"
 
 
 def test_unneeded_victims_are_read_in_turn_up_to_the_first_that_may_be_outdated() -> None:
     shelf = Shelf(CachePolicy.VALUE, "abcdef")
-    for candidate in shelf.candidates.values():
-        candidate.item.price = candidate.price = Price(0, 10, 10)
+    for name in "abcdef":
+        shelf.price(name, Price(RANK_UNNEEDED, 10, 10))
     with shelf.journal.transaction():
         for name in "abcdef":
             shelf.queue.requeue(shelf.candidates[name])
-    assert shelf.queue.victim() is shelf.candidates["a"]
+    assert shelf.queue.victim() == shelf.candidates["a"]
 
     def unneeded(until: tuple[int, float, float] = LOWEST_NEEDED) -> str:
         return "".join(thing.name for thing, _ in shelf.queue.unneeded(until))
 
     assert unneeded() == "abcdef"
-    assert unneeded((0, shelf.candidates["c"].last_used, 0.0)) == "ab"
+    assert unneeded((RANK_UNNEEDED, shelf.queue.tallies.last_used[shelf.candidates["c"]], 0.0)) == "ab"
     shelf.use("e")
     assert unneeded() == "abcd", "e was used since, so its entry is outdated"
-    shelf.candidates["d"].price = None
-    assert unneeded() == "abc", "the price of d is not known"
+    shelf.price("d", Price(RANK_NEEDED, 10, 10))
+    assert unneeded() == "abc", "the pages of d are needed now"
     with shelf.journal.transaction():
         shelf.queue.skip(shelf.candidates["b"])
-    assert unneeded() == "a"
+    assert unneeded() == "ac"
     with shelf.journal.transaction():
         shelf.queue.invalidate(shelf.candidates["f"])
     assert unneeded() == "", "f may come before all"

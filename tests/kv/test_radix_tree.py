@@ -58,8 +58,10 @@ def test_both_parts_of_a_split_keep_the_age_of_the_node() -> None:
         inside(world.cache).tree.split(node, 2)
     upper = node.parent
     assert upper is not None and (upper.start, node.start) == (0, 2)
-    for mine, others in zip(upper.candidates, node.candidates, strict=True):
-        assert (mine.last_used, mine.uses, mine.created) == (others.last_used, others.uses, others.created)
+    for queue in inside(world.cache).tree.queues:
+        tallies = queue.tallies
+        for column in (tallies.last_used, tallies.uses, tallies.ages):
+            assert column[upper.number] == column[node.number]
     world.audit()
 
 

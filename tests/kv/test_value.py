@@ -61,8 +61,8 @@ def test_a_branching_point_stays_one_when_everything_after_it_has_been_evicted()
     assert {len(prefix) for _, prefix in world.resident()[0]} == set(range(1, 21))
     world.serve(system + prompt(4, 15))
     (root,) = inside(world.cache).tree.roots.values()
-    (shared,) = root.children.values()
-    assert shared.size == 20 and [child.size for child in shared.children.values()] == [15]
+    (shared,) = root.children
+    assert shared.size == 20 and [child.size for child in shared.children] == [15]
 
 
 def test_pages_used_long_ago_are_evicted_in_the_end_when_all_attention_is_full() -> None:

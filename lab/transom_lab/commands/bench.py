@@ -41,9 +41,13 @@ Time the operations of the KV cache without a model: match a prompt, admit, publ
 
   transom bench kv
   transom bench kv --json kv.json
+  transom bench kv --scale --svg pictures
 
 The cache holds 100,000 tokens: 1,000 sequences that share 30 prefixes. Figures are medians, with pages of 16
 tokens and of 1. Each benchmark asserts that it takes the path it is named for; hits, for example, are hits.
+
+With --scale, the same operations beside trees of 1,000 to 1,000,000 nodes, and the bytes of a node. Takes
+some minutes and 3 GB of memory.
 """
 
 SCHED_HELP = """\
@@ -51,19 +55,27 @@ Time the scheduler without a model: 256 requests run, and each step computes one
 
   transom bench sched
   transom bench sched --json sched.json
+  transom bench sched --scale
 
 Figures are medians of CPU time. An admission attempt is the time that one waiting request adds to a plan.
+
+With --scale, a plan beside 100 to 100,000 requests that wait for a row, and the bytes of a waiting one.
 """
 
 THREADS_HELP = "threads that compute; default: the cores that this process may use"
 
 
 def add_kv(kinds: Any) -> Parser:
-    return _add(kinds, "kv", _kv, "the KV cache", KV_HELP)
+    return _with_scale(_add(kinds, "kv", _kv, "the KV cache", KV_HELP))
 
 
 def add_sched(kinds: Any) -> Parser:
-    return _add(kinds, "sched", _sched, "the scheduler", SCHED_HELP)
+    return _with_scale(_add(kinds, "sched", _sched, "the scheduler", SCHED_HELP))
+
+
+def _with_scale(parser: Parser) -> Parser:
+    parser.add_argument("--scale", action="store_true", help="costs as the tree or the queue grows")
+    return parser
 
 
 def _add(kinds: Any, name: str, run: Any, about: str, description: str) -> Parser:
@@ -136,14 +148,16 @@ def _micro(options: argparse.Namespace) -> None:
 
 def _kv(options: argparse.Namespace) -> None:
     from transom_lab.microbench.memory import bench_kv
+    from transom_lab.microbench.scale import bench_tree
 
-    bench_kv(_result_files(options))
+    (bench_tree if options.scale else bench_kv)(_result_files(options))
 
 
 def _sched(options: argparse.Namespace) -> None:
+    from transom_lab.microbench.scale import bench_queue
     from transom_lab.microbench.scheduling import bench_sched
 
-    bench_sched(_result_files(options))
+    (bench_queue if options.scale else bench_sched)(_result_files(options))
 
 
 def _result_files(options: argparse.Namespace) -> "ResultFiles":

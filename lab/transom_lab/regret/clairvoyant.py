@@ -20,7 +20,6 @@ from transom.kv.cache import HybridCache, Namespace
 from transom.kv.check import inside
 from transom.kv.eviction import Freed
 from transom.kv.node import Node, as_key
-from transom.kv.pool import without_holes
 from transom.values import Tokens
 from transom_lab.regret.bound import Bound, Dual, Prices
 from transom_lab.regret.problem import (
@@ -193,12 +192,12 @@ class Clairvoyant:
     def _nodes(self, cache: HybridCache) -> list[tuple[Node, Ints]]:
         """All nodes of the tree with the ids of their pages, parents first."""
         found: list[tuple[Node, Ints]] = []
-        ahead = [(node, -1) for root in inside(cache).tree.roots.values() for node in root.children.values()]
+        ahead = [(node, -1) for root in inside(cache).tree.roots.values() for node in root.children]
         while ahead:
             node, parent = ahead.pop()
             found.append((node, self._pages(parent, node.key)))
             parent = int(found[-1][1][-1])
-            ahead += [(child, parent) for child in node.children.values()]
+            ahead += [(child, parent) for child in node.children]
         return found
 
     def _pages(self, parent: int, key: bytes) -> Ints:
@@ -210,7 +209,7 @@ class Clairvoyant:
     def _prune_windows(self, cache: HybridCache, node: Node, pages: Ints) -> None:
         for component, wanted in zip(self._windows, self._wanted[1:], strict=True):
             idle = np.frombuffer(
-                inside(cache).pools[component].idle_among(node.runs[component]), dtype=np.bool_
+                inside(cache).pools[component].idle_among(node.run(component)), dtype=np.bool_
             )
             unwanted = np.flatnonzero(idle & ~wanted[pages])
             if len(unwanted):
@@ -221,8 +220,8 @@ class Clairvoyant:
         keep = 1 + max(np.flatnonzero(self._wanted[0][pages]).tolist(), default=-1)
         if not node.children and keep < node.size:
             for component, run in enumerate(inside(cache).tree.cut(node, node.size - keep)):
-                if present := without_holes(run):
-                    freed.add(component, present)
+                if run:
+                    freed.add(component, run)
         else:
             inside(cache).tree.trim(node)
 

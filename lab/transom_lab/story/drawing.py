@@ -1,6 +1,7 @@
 """Draws the real cache as strips of cells. It only reads."""
 
 from collections.abc import Iterator, Sequence
+from operator import attrgetter
 
 import numpy as np
 
@@ -10,6 +11,9 @@ from transom.kv.node import Node
 from transom.kv.pool import FREE as UNOWNED
 from transom_lab.story.scene import BLANK, FREE, HOLE, NOT_YET, Cell, Look, Strip, one_cell
 from transom_lab.story.stage import FULL, PAGE, Stage, label
+
+_AGE = attrgetter("number")
+"""Numbers are given in order of creation, in a cache that has evicted no node before."""
 
 Readers = dict[int, list[str]]
 """For each page: the letters of the requests that have it in their row."""
@@ -61,7 +65,7 @@ def tree(stage: Stage, letters: str) -> tuple[Strip, ...]:
     """The cached branches of the texts that `letters` name, one line each, with their holes."""
     lines: list[list[Cell]] = []
     for root in inside(stage.cache).tree.roots.values():
-        for node in root.children.values():
+        for node in sorted(root.children, key=_AGE):
             if _name(node, 0)[0] in letters:
                 lines += _branches(stage, node)
     names = ["tree", *[""] * len(lines)]
@@ -74,7 +78,7 @@ def _branches(stage: Stage, node: Node) -> list[list[Cell]]:
     for index, (page, window) in enumerate(zip(*node.pages, strict=True)):
         cell = one_cell(readers.get(int(page), []), _name(node, index))
         own.append(cell if window else HOLE)
-    return joined(own, [_branches(stage, child) for child in node.children.values()])
+    return joined(own, [_branches(stage, child) for child in sorted(node.children, key=_AGE)])
 
 
 def joined(own: Sequence[Cell], below: Sequence[Sequence[Sequence[Cell]]]) -> list[list[Cell]]:
@@ -115,7 +119,7 @@ def _in_tree(stage: Stage, component: int) -> Iterator[tuple[int, str]]:
     ahead: list[Node] = list(inside(stage.cache).tree.roots.values())
     while ahead:
         node = ahead.pop()
-        ahead += node.children.values()
+        ahead += node.children
         for index, page in enumerate(node.pages[component].tolist()):
             if page:
                 yield page, _name(node, index)

@@ -20,12 +20,12 @@ PageName = tuple[Namespace, Prefix]
 def nodes(cache: HybridCache) -> Iterator[tuple[Namespace, Prefix, Node]]:
     """Every node except roots, with all tokens up to its end."""
     for namespace, root in inside(cache).tree.roots.items():
-        ahead: list[tuple[Prefix, Node]] = [((), child) for child in root.children.values()]
+        ahead: list[tuple[Prefix, Node]] = [((), child) for child in root.children]
         while ahead:
             before, node = ahead.pop()
             prefix = before + tuple(np.frombuffer(node.key, np.int32).tolist())
             yield namespace, prefix, node
-            ahead.extend((prefix, child) for child in node.children.values())
+            ahead.extend((prefix, child) for child in node.children)
 
 
 def resident(cache: HybridCache) -> list[set[PageName]]:

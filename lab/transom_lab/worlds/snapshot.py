@@ -21,16 +21,12 @@ def snapshot(cache: HybridCache) -> dict[str, Any]:
             (space, prefix): (
                 [p.tolist() for p in node.pages],
                 node.resident,
-                sorted(node.children),
-                node.sorted_children,
+                [child.key for child in node.children],
                 node.pinned,
             )
             for space, prefix, node in nodes(cache)
         },
-        "roots": {
-            space: (sorted(root.children), list(root.sorted_children))
-            for space, root in parts.tree.roots.items()
-        },
+        "roots": {space: [child.key for child in root.children] for space, root in parts.tree.roots.items()},
         "orders": [[names[id(node)] for node in order.items()] for order in parts.tree.queues],
         "holdings": [None if holding is None else _holding(holding) for holding in parts.holdings],
         "pending": [_pending(cache, pending) for pending in parts.pending],

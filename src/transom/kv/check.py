@@ -19,12 +19,13 @@ import numpy as np
 
 from transom.kv.budget import Budget
 from transom.kv.cache import HybridCache
+from transom.kv.children import child_of
 from transom.kv.events import EventLog
 from transom.kv.eviction import evict as evict_from_tree
 from transom.kv.holding import Holding, Pending
 from transom.kv.journal import Journal
 from transom.kv.layout import CacheLayout
-from transom.kv.node import Node, Root, residency
+from transom.kv.node import Node, Root, joined, residency
 from transom.kv.page_rules import PageRule
 from transom.kv.page_table import PageTable
 from transom.kv.pins import Pins
@@ -257,14 +258,14 @@ def _check_budget(parts: Inside, recounts: tuple[Recount, ...]) -> None:
 def _below(root: Root) -> Iterator[Node]:
     """Every node but the root, parents first."""
     # Iterators, so that a node with many children is not copied at once.
-    stack = [iter(root.children.values())]
+    stack = [iter(root.children)]
     while stack:
         node = next(stack[-1], None)
         if node is None:
             stack.pop()
         else:
             yield node
-            stack.append(iter(node.children.values()))
+            stack.append(iter(node.children))
 
 
 def _check_references_along(parts: Inside, root: Root) -> Work:
@@ -281,7 +282,7 @@ def _check_references_along(parts: Inside, root: Root) -> Work:
                 assert all(map(le, other, counts[full])), (node, component, other, counts[full])
         yield 1 + node.size * len(counts)
         below = [0] * len(counts)
-        for child in node.children.values():
+        for child in node.children:
             for full in whole:
                 below[full] += int(parts.pools[full].references([child.page(full, 0)])[0])
             yield 1
@@ -301,16 +302,16 @@ def _check_shape(parts: Inside, root: Root) -> Work:
 
 
 def _check_children(parts: Inside, node: Node) -> Work:
-    assert len(node.sorted_children) == len(node.children), node
-    above, before = b"".join((*node.above, node.key)), b""
-    for first in node.sorted_children:
-        assert before < first and first in node.children, (node, before, first)
-        child, before = node.children[first], first
+    above, before, page_bytes = joined(node.above, node.key), b"", parts.tree.page_bytes
+    for child in node.children:
+        first = child.key[:page_bytes]
+        assert before < first and child_of(node.children, first) is child, (node, before, first)
+        before = first
         assert child.start == node.start + node.size and child.namespace == node.namespace, (node, child)
-        assert b"".join(child.above) == above, (node, child, child.above)
-        assert child.parent is node and child.key[: parts.tree.page_bytes] == first, (node, child)
+        assert joined(child.above) == above, (node, child, child.above)
+        assert child.parent is node, (node, child)
         # Comparing the tokens above costs little per page, but there may be many pages.
-        yield 1 + child.start // 64
+        yield 3 + child.start // 64
 
 
 def _check_node(parts: Inside, node: Node) -> None:
@@ -327,21 +328,19 @@ def _check_queues(parts: Inside, nodes: list[Node]) -> Work:
     for group, component in enumerate(parts.tree.groups):
         queue, is_sparse = parts.tree.queues[group], component in parts.tree.sparse
         entered: set[int] = set()
-        for number, candidate in enumerate(queue.entered()):
-            entered.add(id(candidate))
-            if number % STRETCH == 0:
-                yield STRETCH
+        for numbers in queue.entered():
+            entered.update(numbers)
+            yield len(numbers)
         queued = 0
         for node in nodes:
-            candidate = node.candidates[group]
             expected = 1 in node.resident[component] and (is_sparse or not node.children)
-            assert candidate.item is node and candidate.queued == expected, (component, node, expected)
-            assert candidate.queued >= candidate.skipped, (component, node, "is skipped but not queued")
-            assert not expected or id(candidate) in entered, (component, node, "is queued without an entry")
+            assert parts.tree.numbers.items[node.number] is node, (component, node, node.number)
+            assert bool(queue.queued[node.number]) == expected, (component, node, expected)
+            assert not expected or node.number in entered, (component, node, "is queued without an entry")
             queued += expected
             yield 1
         # Every node of the tree is right, so any further candidate belongs to a node that is gone.
-        assert queued == queue.queued, (component, queued, queue.queued)
+        assert queued == len(queue), (component, queued, len(queue))
 
 
 # ---------------------------------------------------------------- rows

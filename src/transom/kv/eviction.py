@@ -6,10 +6,11 @@ from operator import le
 import numpy as np
 
 from transom.kv.budget import Budget
-from transom.kv.eviction_policy import RANK_UNNEEDED, Candidate, Price
-from transom.kv.eviction_queue import LOWEST_NEEDED, EvictionQueue, Key
+from transom.kv.entries import Key
+from transom.kv.eviction_policy import RANK_UNNEEDED, Price
+from transom.kv.eviction_queue import LOWEST_NEEDED, EvictionQueue
 from transom.kv.node import Node, Root
-from transom.kv.pool import ID_BYTES, Run, pages_of, without_holes
+from transom.kv.pool import ID_BYTES, Run, pages_of
 from transom.kv.radix_tree import RadixTree, Stretch
 from transom.kv.stats import Counters
 
@@ -121,12 +122,12 @@ class Freed:
         References never grow along a path, so the unreferenced pages of a node are its last.
         """
         tree = self._tree
-        count = min(most, tree.pools[component].unreferenced(pages_of(node.runs[component])))
+        count = min(most, tree.pools[component].unreferenced(pages_of(node.run(component))))
         if count:
             assert not node.children, (node, "a leaf is evicted before its parent")
             for each, run in enumerate(tree.cut(node, count)):
-                if pages := without_holes(run):
-                    self.add(each, pages)
+                if run:
+                    self.add(each, run)
         return count
 
     def leave_holes(self, component: int, node: Node, most: int, price: Price | None) -> int:
@@ -136,7 +137,7 @@ class Freed:
         """
         tree = self._tree
         # A byte per page: 1 where there is a page that no row reads.
-        idle = tree.pools[component].idle_among(node.runs[component])
+        idle = tree.pools[component].idle_among(node.run(component))
         count = idle.count(1) if price is None else _victims(idle, price, most)
         if not count:
             return 0
@@ -164,19 +165,20 @@ def _evict_next(
     tree: RadixTree, component: int, queue: EvictionQueue[Node], count: int, until: Key, freed: Freed
 ) -> None:
     """Evicts up to `count` unneeded pages of several victims below `until`, or else from the next victim."""
-    victim = _next_victim(queue)
+    number = _next_victim(queue)
     rank, priority, _ = queue.victim_key
     if rank == RANK_UNNEEDED and (stretches := _unneeded_stretches(tree, component, queue, count, until)):
         freed.add(component, tree.evict_stretches(component, stretches))
         return
-    node = victim.item
+    node = tree.numbers.items[number]
+    assert node is not None, number
     if component in tree.sparse:
-        evicted = freed.leave_holes(component, node, count, victim.price or tree.price(component, node))
+        evicted = freed.leave_holes(component, node, count, queue.price_of(number))
     else:
         evicted = freed.cut_tail(component, node, node.size if tree.evicts_whole else count)
     if not evicted:
         # Rows read all of its pages. Skip it until references end, instead of at every eviction again.
-        queue.skip(victim)
+        queue.skip(number)
     elif rank != RANK_UNNEEDED and tree.inflates:
         tree.clock.inflate(priority)
 
@@ -191,7 +193,7 @@ def _victims(idle: bytes, price: Price, most: int) -> int:
     return count if is_whole or count < most else most
 
 
-def _next_victim(queue: EvictionQueue[Node]) -> Candidate[Node]:
+def _next_victim(queue: EvictionQueue[Node]) -> int:
     victim = queue.victim()
     if victim is None:
         # All are skipped. References to some of them have ended, or the pool would have no idle page.
@@ -215,7 +217,7 @@ def _unneeded_stretches(
         end = min(price.island, first + most)
         most -= end - first
         stretches.append((node, first, end))
-        runs.append(node.runs[component][first * ID_BYTES : end * ID_BYTES])
+        runs.append(node.run(component)[first * ID_BYTES : end * ID_BYTES])
         if not most:
             break
     # One look at the pool for all of them. A hole is page 0, which is never idle.
@@ -228,9 +230,9 @@ def _unneeded_stretches(
 
 def _deepest_first(root: Root) -> list[Node]:
     nodes: list[Node] = []
-    stack = list(root.children.values())
+    stack = list(root.children)
     while stack:
         node = stack.pop()
         nodes.append(node)
-        stack.extend(node.children.values())
+        stack.extend(node.children)
     return nodes[::-1]

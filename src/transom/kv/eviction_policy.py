@@ -1,13 +1,20 @@
 """Eviction policies: which cached pages are evicted first (`--cache-policy`)."""
 
+from array import array
 from enum import StrEnum
 from math import log2
-from typing import Generic, NamedTuple, Protocol, TypeVar
+from typing import Any, NamedTuple, Protocol
 
-Item = TypeVar("Item")
+from transom.kv.numbers import Numbers
 
-RANK_UNNEEDED, RANK_NEEDED, RANK_PINNED = 0, 1, 2
-"""Pages that no boundary needs are evicted first; then pages that a boundary needs; then pinned pages."""
+LATEST = 2**52
+"""Later than every clock time, and exact as a float."""
+
+RANK_LOWEST, RANK_UNNEEDED, RANK_NEEDED, RANK_PINNED = 0, 1, 2, 3
+"""Pages that no boundary needs are evicted first; then pages that a boundary needs; then pinned pages.
+
+RANK_LOWEST is a bound below all of them.
+"""
 
 
 class Price(NamedTuple):
@@ -33,40 +40,36 @@ class Price(NamedTuple):
         return Price(RANK_NEEDED, self.tokens, self.bytes - evicted, self.island, self.branched, self.whole)
 
 
-class Candidate(Generic[Item]):
-    """The entry of one item, a tree node, in one eviction queue. Mutable, owned by the queue.
+class Tallies:
+    """The uses of the candidates of one queue, in columns by number. Mutable, owned by the queue.
 
-    queued    whether the queue may return it
-    skipped   whether it is passed over, because rows read all of its pages
-    last_used clock time of the last use; `created`: serial number of the first entry
-    uses      number of requests that hit it
-    base      inflation at the last use, see `LeastValuable`
-    serial    breaks ties between equal keys; 0 before the first entry
-    price     cached price, if it is still valid
-    request_priority
-              the highest priority among the requests that used it
+    last_used  clock time of the last use
+    base       inflation at the last use, see `LeastValuable`
+    uses       number of requests that hit it; 0 before it was queued for the first time
+    importance the highest priority among the requests that used it, at least 0
+    ages       order of creation; both parts of a split node keep its age
     """
 
-    __slots__ = (
-        "base",
-        "created",
-        "item",
-        "last_used",
-        "price",
-        "queued",
-        "request_priority",
-        "serial",
-        "skipped",
-        "uses",
-    )
+    __slots__ = ("ages", "base", "importance", "last_used", "uses")
 
-    def __init__(self, item: Item) -> None:
-        self.item = item
-        self.queued = False
-        self.skipped = False
-        self.last_used = self.created = self.serial = self.uses = self.request_priority = 0
-        self.base = 0.0
-        self.price: Price | None = None
+    def __init__(self, numbers: Numbers[Any]) -> None:
+        self.ages = numbers.ages
+        self.last_used: array[int] = numbers.column("q")
+        self.base: array[float] = numbers.column("d")
+        self.uses: array[int] = numbers.column("I", cleared=True)
+        self.importance: array[int] = numbers.column("q")
+
+    def of(self, number: int) -> tuple[int, int, float, int, int]:
+        """All tallies of one candidate, for `assign`."""
+        assert 0 <= number < len(self.uses), number
+        columns = (self.ages, self.last_used, self.base, self.uses, self.importance)
+        age, last_used, base, uses, importance = [column[number] for column in columns]
+        return int(age), int(last_used), base, int(uses), int(importance)
+
+    def assign(self, number: int, tallies: tuple[int, int, float, int, int]) -> None:
+        assert 0 <= number < len(self.uses), number
+        self.ages[number], self.last_used[number], self.base[number] = tallies[:3]
+        self.uses[number], self.importance[number] = tallies[3:]
 
 
 class Policy(Protocol):
@@ -77,30 +80,30 @@ class Policy(Protocol):
         """Whether unneeded pages are evicted first (oldest first), and the pages of a boundary as a whole."""
         ...
 
-    def priority(self, candidate: Candidate[Item], price: Price) -> tuple[float, float]:
-        """The lowest is evicted first. A use must not lower it, ties apart: see `eviction_queue`."""
+    def priority(self, tallies: Tallies, number: int, price: Price) -> tuple[float, float]:
+        """The lowest is evicted first. At least 0. A use must not lower it, but for ties."""
         ...
 
 
 class LeastRecentlyUsed:
     knows_boundaries = False
 
-    def priority(self, candidate: Candidate[Item], price: Price) -> tuple[float, float]:
-        return (candidate.last_used, 0)
+    def priority(self, tallies: Tallies, number: int, price: Price) -> tuple[float, float]:
+        return (tallies.last_used[number], 0)
 
 
 class LeastFrequentlyUsed:
     knows_boundaries = False
 
-    def priority(self, candidate: Candidate[Item], price: Price) -> tuple[float, float]:
-        return (candidate.uses, candidate.last_used)
+    def priority(self, tallies: Tallies, number: int, price: Price) -> tuple[float, float]:
+        return (tallies.uses[number], tallies.last_used[number])
 
 
 class FirstIn:
     knows_boundaries = False
 
-    def priority(self, candidate: Candidate[Item], price: Price) -> tuple[float, float]:
-        return (candidate.created, 0)
+    def priority(self, tallies: Tallies, number: int, price: Price) -> tuple[float, float]:
+        return (tallies.ages[number], 0)
 
 
 class LeastImportant:
@@ -108,8 +111,8 @@ class LeastImportant:
 
     knows_boundaries = False
 
-    def priority(self, candidate: Candidate[Item], price: Price) -> tuple[float, float]:
-        return (candidate.request_priority, candidate.last_used)
+    def priority(self, tallies: Tallies, number: int, price: Price) -> tuple[float, float]:
+        return (tallies.importance[number], tallies.last_used[number])
 
 
 class LeastValuable:
@@ -128,11 +131,12 @@ class LeastValuable:
 
     knows_boundaries = True
 
-    def priority(self, candidate: Candidate[Item], price: Price) -> tuple[float, float]:
+    def priority(self, tallies: Tallies, number: int, price: Price) -> tuple[float, float]:
         # Logarithmic, and 1 for the first use: the tenth use says less about the next one than the second.
-        chance = log2(1 + candidate.uses) if price.branched else 1.0
-        value = candidate.base + chance * price.tokens / price.bytes
-        return (value, -candidate.last_used if price.whole else candidate.last_used)
+        chance = log2(1 + tallies.uses[number]) if price.branched else 1.0
+        value = tallies.base[number] + chance * price.tokens / price.bytes
+        last_used = tallies.last_used[number]
+        return (value, LATEST - last_used if price.whole else last_used)
 
 
 class CachePolicy(StrEnum):

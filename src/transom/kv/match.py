@@ -8,10 +8,10 @@ A repair starts before the end of the path although windows are missing there, a
 tokens as the windows need: see `repair_start`.
 """
 
-from bisect import bisect_left
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
+from transom.kv.children import around
 from transom.kv.holding import Holding, Namespace, Offer, StartPoint
 from transom.kv.node import TOKEN_BYTES, Node, Path, as_key, shared_tokens
 from transom.kv.page_rules import PageRule, Share
@@ -197,31 +197,30 @@ def partial_matches(path: Path, page: int, tail: bytes) -> Iterable[tuple[Node, 
     """
     end, index = path.after(page)
     if index == end.size:
-        neighbours = nearest(end.sorted_children, tail) if end.sorted_children else ()
-        return ((end.children[first], 0, shared) for first, shared in neighbours)
+        return ((child, 0, shared) for child, shared in nearest(end, tail)) if end.children else ()
     page_bytes = len(end.key) // end.size
     shared = shared_tokens(end.key[index * page_bytes : (index + 1) * page_bytes], tail)
     return [(end, index, shared)] if shared else ()
 
 
-def nearest(pages: list[bytes], tail: bytes) -> Iterator[tuple[bytes, int]]:
-    """The sorted `pages` that begin like `tail`, with the tokens shared, most first.
+def nearest(node: Node, tail: bytes) -> Iterator[tuple[Node, int]]:
+    """The children of `node` that begin like `tail`, with the tokens shared, most first.
 
-    Walks outwards from where `tail` would be inserted: the further away, the less a page can share.
+    Walks outwards from where `tail` would be inserted: the further away, the less a child can share.
     """
-    above = bisect_left(pages, tail)
-    below = above - 1
+    above, below = around(node.children, tail)
+    up, down = next(above, None), next(below, None)
     while True:
-        up = shared_tokens(pages[above], tail) if above < len(pages) else 0
-        down = shared_tokens(pages[below], tail) if below >= 0 else 0
-        if not up and not down:
+        shared_up = shared_tokens(up.key, tail) if up else 0
+        shared_down = shared_tokens(down.key, tail) if down else 0
+        if not shared_up and not shared_down:
             return
-        if up >= down:
-            yield pages[above], up
-            above += 1
-        else:
-            yield pages[below], down
-            below -= 1
+        if up and shared_up >= shared_down:
+            yield up, shared_up
+            up = next(above, None)
+        elif down:
+            yield down, shared_down
+            down = next(below, None)
 
 
 class _HitSearch:

@@ -1,94 +1,121 @@
 """Nodes and roots of the radix tree, and the path that a key takes through it."""
 
 from bisect import bisect_left, bisect_right
+from functools import lru_cache
 from sys import byteorder
 
 import numpy as np
 
-from transom.kv.eviction_policy import Candidate
+from transom.kv.children import NO_CHILDREN, Children
 from transom.kv.holding import Namespace
 from transom.kv.pool import ID_BYTES, Pages, Run, pages_of
 from transom.values import Tokens
 
 TOKEN_BYTES = 4
 NO_PAGES: Pages = np.zeros(0, dtype=np.int64)
+NO_NUMBER = -1
+INTERNED = 16
+"""Pages of a node up to which `resident` is one object for all nodes with the same value."""
 _TOKEN = np.dtype(np.int32)
 _PAGE = np.dtype(np.int64)
 NO_PAGE = np.array(0, dtype=np.int64)
 
 
+Above = tuple["Above", bytes] | tuple[()]
+"""The tokens before a node: a link to those before its parent, and the parent's key. Never changes."""
+
+NO_TOKENS: Above = ()
+
+
 class Node:
     """A run of tokens after its parent's, in whole pages. Mutable, owned by the tree.
 
+    A cache has as many nodes as memory allows, so a node has few objects of its own: the pages of all
+    components lie in one `packed`, the children in one tuple, its uses in columns of the eviction queues.
+
     key        tokens as int32 bytes, a multiple of the page; empty in roots only
-    runs       per component, page ids as int64 bytes, one per page of the key; 0 = hole
-    resident   per component, one byte per page: 1 where `runs` has a page
+    packed     page ids as int64 bytes, one per page of the key, component after component; 0 = hole
+    resident   per component, one byte per page: 1 where there is a page
     size       pages of the key
     start      pages before the node
     above      tokens before the node: the keys of the nodes that were above it when it was created
     namespace  that of its root
-    children   by the first page of their keys
-    sorted_children
-               the same first pages in order, so that pages with a common beginning are neighbours
+    children   in the order of their keys
     branched   whether requests continued differently after its end; stays set when the children are gone
     pinned     the step until which a user has pinned it, 0 if never
-    candidates its entries in the eviction queues, one per queue
+    number     its place in the columns of the eviction queues
     """
 
     __slots__ = (
         "above",
         "branched",
-        "candidates",
         "children",
         "key",
         "namespace",
+        "number",
+        "packed",
         "parent",
         "pinned",
         "resident",
-        "runs",
         "size",
-        "sorted_children",
         "start",
     )
 
     def __init__(
-        self, parent: "Node | None", namespace: Namespace, key: bytes, runs: tuple[Run, ...], queues: int
+        self, parent: "Node | None", namespace: Namespace, key: bytes, runs: tuple[Run, ...]
     ) -> None:
         self.parent = parent
         self.namespace = namespace
         self.key: bytes = key
         self.start: int = 0
-        self.above: tuple[bytes, ...] = ()
+        self.above = NO_TOKENS
         if parent is not None:
             self.start = parent.start + parent.size
-            # Keys, not tokens: all descendants share them, and events can keep them without a copy.
-            self.above = (*parent.above, parent.key) if parent.key else ()
+            self.above = _above(parent)
         self.branched = False
         self.pinned = 0
-        self.runs = runs
+        self.number = NO_NUMBER
+        self.packed: Run = b"".join(runs)
         self.resident = residency(runs)
         self.size: int = len(self.resident[0])
-        self.children: dict[bytes, Node] = {}
-        self.sorted_children: list[bytes] = []
-        self.candidates: tuple[Candidate[Node], ...] = tuple([Candidate(self) for _ in range(queues)])
+        self.children: Children[Node] = NO_CHILDREN
 
-    def forget_prices(self) -> None:
-        """The node has changed: cached prices are no longer valid."""
-        for candidate in self.candidates:
-            candidate.price = None
+    def run(self, component: int) -> Run:
+        """The page ids of one component."""
+        assert 0 <= component < len(self.resident), (component, self)
+        length = self.size * ID_BYTES
+        return self.packed[component * length : (component + 1) * length]
+
+    @property
+    def runs(self) -> tuple[Run, ...]:
+        """`run` of all components."""
+        return tuple([self.run(component) for component in range(len(self.resident))])
 
     @property
     def pages(self) -> tuple[Pages, ...]:
-        """`runs` as arrays, by component."""
+        """`runs` as arrays."""
         return tuple([pages_of(run) for run in self.runs])
 
     def page(self, component: int, index: int) -> int:
         """The page id at `index`, 0 if there is a hole."""
         assert 0 <= index < self.size, (index, self)
-        return int.from_bytes(self.runs[component][index * ID_BYTES : (index + 1) * ID_BYTES], byteorder)
+        at = (component * self.size + index) * ID_BYTES
+        return int.from_bytes(self.packed[at : at + ID_BYTES], byteorder)
 
     def __repr__(self) -> str:
         return f"Node({np.frombuffer(self.key, dtype=np.int32).tolist()}, {[p.tolist() for p in self.pages]})"
+
+
+def _above(parent: Node) -> Above:
+    """The tokens before a new child of `parent`."""
+    assert parent.key or parent.parent is None, parent
+    if not parent.key:
+        return NO_TOKENS
+    # Siblings share one link. A sibling from before a split of the parent has another one.
+    sibling = next(iter(parent.children), None)
+    if sibling is not None and sibling.above and sibling.above[1] is parent.key:
+        return sibling.above
+    return (parent.above, parent.key)
 
 
 class Root(Node):
@@ -97,7 +124,7 @@ class Root(Node):
     __slots__ = ()
 
     def __init__(self, namespace: Namespace, components: int) -> None:
-        super().__init__(None, namespace, b"", (b"",) * components, 0)
+        super().__init__(None, namespace, b"", (b"",) * components)
 
 
 class Path:
@@ -161,9 +188,17 @@ class Path:
         first = bisect_right(self.starts, start) - 1
         start -= self.starts[first]
         end -= self.starts[first]
-        run = self.nodes[first].runs[component]
-        if end > len(run) // ID_BYTES:  # the range spans several nodes
-            run = b"".join([node.runs[component] for node in self.nodes[first:]])
+        node = self.nodes[first]
+        if end <= node.size:
+            at = component * node.size
+            return pages_of(node.packed[(at + start) * ID_BYTES : (at + end) * ID_BYTES])
+        # `Node.run`, without a call for each node of a long path.
+        run = b"".join(
+            [
+                node.packed[(length := node.size * ID_BYTES) * component : length * (component + 1)]
+                for node in self.nodes[first:]
+            ]
+        )
         return pages_of(run[start * ID_BYTES : end * ID_BYTES])
 
     def residency(self, component: int) -> bytes:
@@ -174,7 +209,23 @@ class Path:
 
 def residency(runs: tuple[Run, ...]) -> tuple[bytes, ...]:
     """Per run, a byte per page: 1 where it is no hole. Bytes, for their fast `find` and `count`."""
-    return tuple([(np.frombuffer(run, _PAGE) != NO_PAGE).tobytes() for run in runs])
+    resident = tuple([(np.frombuffer(run, _PAGE) != NO_PAGE).tobytes() for run in runs])
+    return _interned(resident) if len(resident[0]) <= INTERNED else resident
+
+
+@lru_cache(maxsize=4096)
+def _interned(resident: tuple[bytes, ...]) -> tuple[bytes, ...]:
+    """One object for all equal values: short nodes have few different ones."""
+    return resident
+
+
+def joined(above: Above, *keys: bytes) -> bytes:
+    """The tokens of `above`, then `keys`."""
+    parts = list(keys[::-1])
+    while above:
+        above, key = above
+        parts.append(key)
+    return b"".join(parts[::-1])
 
 
 def shared_tokens(left: bytes, right: bytes) -> int:

@@ -82,7 +82,7 @@ class Publisher:
             if first >= end:
                 continue
             ours = rule.pages(self._rows[component], holding.row, first, end)
-            theirs = pages_of(node.runs[component])[first - start : end - start]
+            theirs = pages_of(node.run(component))[first - start : end - start]
             # 0 in `ours`: the window has slid past, so the row has nothing to fill the hole with.
             fresh = np.flatnonzero((ours != 0) & (theirs == 0))
             if len(fresh):

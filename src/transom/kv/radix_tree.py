@@ -4,21 +4,23 @@ A component that keeps everything has a page on every position of every node. Ot
 anywhere: their windows are evicted independently, and a node without pages stays as long as it has children.
 """
 
-from bisect import bisect_left, bisect_right, insort
+from bisect import bisect_right
 from collections.abc import Sequence
 from functools import partial
 
 import numpy as np
 from numpy.typing import ArrayLike
 
+from transom.kv.children import child_of, refresh, with_child, without_child
 from transom.kv.events import EventKind, EventLog
 from transom.kv.eviction_policy import RANK_NEEDED, RANK_PINNED, Policy, Price
 from transom.kv.eviction_queue import Clock, EvictionQueue
 from transom.kv.holding import Namespace
 from transom.kv.journal import Journal
 from transom.kv.node import TOKEN_BYTES, Node, Path, Root, residency, shared_tokens
+from transom.kv.numbers import Numbers
 from transom.kv.page_rules import PageRule, sparse_of
-from transom.kv.pool import ID_BYTES, PagePool, Run, as_pages, pages_of
+from transom.kv.pool import ID_BYTES, PagePool, Run, as_pages, pages_of, without_holes
 
 HOLE = b"\0"
 """One hole in `resident`; in runs a hole is ID_BYTES of it."""
@@ -39,6 +41,7 @@ class RadixTree:
         "evicts_whole",
         "groups",
         "inflates",
+        "numbers",
         "page_bytes",
         "pools",
         "queues",
@@ -74,8 +77,9 @@ class RadixTree:
         self.groups = (*self.sparse, *full[:1])
         """One component per eviction queue. Components without holes lose the same pages: they share one."""
         self._groups_of = tuple(self.groups.index(full[0] if c in full else c) for c in range(len(rules)))
+        self.numbers: Numbers[Node] = Numbers(journal)
         self.queues: tuple[EvictionQueue[Node], ...] = tuple(
-            EvictionQueue(policy, partial(self.price, component), self.clock, journal)
+            EvictionQueue(policy, partial(self.price, component), self.clock, self.numbers, journal)
             for component in self.groups
         )
         self._journal = journal
@@ -91,15 +95,20 @@ class RadixTree:
         nodes: list[Node] = []
         starts: list[int] = []
         at, page_bytes = 0, self.page_bytes
-        # At the end of `key` the slice is shorter than a page, so no child has it as its first page.
-        while (child := node.children.get(key[at : at + page_bytes])) is not None:
+        # At the end of `key` there may be a part of a page, with which no child begins.
+        last = len(key) - page_bytes
+        while at <= last and node.children:
+            child = child_of(node.children, key[at : at + page_bytes])
+            if child is None:
+                break
             nodes.append(child)
             starts.append(at // page_bytes)
             # A node is a run of many pages, so one comparison of bytes covers it; mostly all of it is shared.
-            if not key.startswith(child.key, at):
-                tokens = shared_tokens(child.key, key[at : at + len(child.key)])
+            known = child.key
+            if not key.startswith(known, at):
+                tokens = shared_tokens(known, key[at : at + len(known)])
                 return Path(top, nodes, starts, starts[-1] + tokens * TOKEN_BYTES // page_bytes)
-            at += len(child.key)
+            at += len(known)
             node = child
         return Path(top, nodes, starts, at // page_bytes)
 
@@ -112,7 +121,7 @@ class RadixTree:
         """The price of evicting `node` from a component."""
         price = self.rules[component].price(component, node, self._costs, self.evicts_whole)
         if not node.pinned:  # the price of a pinned node changes when the pin ends, so it is not cached
-            node.candidates[self._groups_of[component]].price = price
+            self.queue_of(component).remember(node.number, price)
         elif node.pinned > self._log.step and price.rank == RANK_NEEDED:
             return price._replace(rank=RANK_PINNED)
         return price
@@ -126,13 +135,13 @@ class RadixTree:
             # From the node that holds page `first` on; earlier nodes were not read, so they age.
             after = bisect_right(path.starts, first[component])
             nodes = path.nodes[after - 1 :] if after else path.nodes
-            self.queues[group].use([node.candidates[group] for node in nodes], hit=hit, priority=priority)
+            self.queues[group].use([node.number for node in nodes], hit=hit, priority=priority)
 
     def unpin(self, path: Path) -> None:
         """A pin on the path has ended, so keys of its nodes may be lower now."""
         for node in path.nodes:
-            for queue, candidate in zip(self.queues, node.candidates, strict=True):
-                queue.invalidate(candidate)
+            for queue in self.queues:
+                queue.invalidate(node.number)
 
     def pin(self, node: Node, until: int) -> None:
         """Evicts `node` after all nodes that are not pinned, up to and including step `until`."""
@@ -163,7 +172,8 @@ class RadixTree:
         if end.children and not end.branched:
             self._journal.log(self._set_branched, end, False)
             self._set_branched(end, True)
-        node = Node(end, end.namespace, key, runs, len(self.groups))
+        node = Node(end, end.namespace, key, runs)
+        node.number = self.numbers.enter(node)
         self._journal.log(self._unlink, node)
         self._link(node)
         self._requeue(node)
@@ -186,29 +196,30 @@ class RadixTree:
         """Splits `node` before its page `at`. Returns the new upper part; `node` becomes the lower one."""
         parent, page_bytes = node.parent, self.page_bytes
         assert parent is not None and 0 < at < node.size, (node, at)
-        front = tuple([run[: at * ID_BYTES] for run in node.runs])
-        upper = Node(parent, node.namespace, node.key[: at * page_bytes], front, len(self.groups))
+        runs = node.runs
+        front = tuple([run[: at * ID_BYTES] for run in runs])
+        upper = Node(parent, node.namespace, node.key[: at * page_bytes], front)
+        upper.number = self.numbers.enter(upper)
         # A node is split where another request continues differently, or where a pin ends.
         upper.pinned, upper.branched = node.pinned, True
-        for queue, candidate, lower in zip(self.queues, upper.candidates, node.candidates, strict=True):
-            queue.split(candidate, lower)
+        for queue in self.queues:
+            queue.split(upper.number, node.number)
+        # `upper` takes the place of `node` among the parent's children: it has the same first page. This
+        # comes before the key changes, because children are found by their keys.
+        self._journal.log(self._link, node)
+        self._link(upper)
         # `node` becomes the lower part, so its children keep their parent.
         self._journal.assign(node, "start", node.start + at)
-        self._journal.assign(node, "above", (*node.above, upper.key))
-        self._set(node, node.key[at * page_bytes :], tuple([run[at * ID_BYTES :] for run in node.runs]))
-        first = upper.key[:page_bytes]
-        # `upper` takes the place of `node` among the parent's children: it has the same first page.
-        self._journal.log(parent.children.__setitem__, first, node)
-        parent.children[first] = upper
+        self._journal.assign(node, "above", (upper.above, upper.key))
+        self._set(node, node.key[at * page_bytes :], tuple([run[at * ID_BYTES :] for run in runs]))
         self._journal.assign(node, "parent", upper)
-        upper.children[node.key[:page_bytes]] = node
-        upper.sorted_children.append(node.key[:page_bytes])
+        upper.children = (node,)
         self._requeue(upper)
         return upper
 
     def fill(self, node: Node, component: int, index: ArrayLike, pages: ArrayLike) -> None:
         """Puts `pages` into the holes `index` of `node`."""
-        entries = pages_of(node.runs[component]).copy()
+        entries = pages_of(node.run(component)).copy()
         index = as_pages(index)
         assert not entries[index].any() and np.all(pages), (entries[index], pages)
         entries[index] = pages
@@ -220,7 +231,7 @@ class RadixTree:
 
     def evict_pages(self, node: Node, component: int, index: ArrayLike) -> None:
         """Evicts pages `index` of `node`, which leave holes. The caller calls `trim` afterwards."""
-        entries = pages_of(node.runs[component]).copy()
+        entries = pages_of(node.run(component)).copy()
         index = as_pages(index)
         assert len(index) and entries[index].all(), (node, component, index)
         self.pools[component].free_evicted(entries[index])
@@ -234,7 +245,7 @@ class RadixTree:
 
         One log entry and one record for all of them: this is the fast path of `evict_pages`.
         """
-        self._journal.log(self._restore_all, [(n, n.key, n.runs, n.resident) for n, _, _ in stretches])
+        self._journal.log(self._restore_all, [(n, n.key, n.packed, n.resident) for n, _, _ in stretches])
         taken, records = [], []
         for node, first, end in stretches:
             taken.append(self._evict_stretch(node, component, first, end))
@@ -246,27 +257,34 @@ class RadixTree:
 
     def _evict_stretch(self, node: Node, component: int, first: int, end: int) -> Run:
         """Replaces pages [first, end) of `node` by holes and returns their ids."""
-        candidate = node.candidates[self._groups_of[component]]
-        run, resident = node.runs[component], node.resident[component]
+        queue = self.queue_of(component)
+        packed, resident = node.packed, node.resident[component]
         assert first < end and resident.count(1, first, end) == end - first, (node, component, first, end)
-        price, tail = candidate.price, len(resident) - first
+        price, tail = queue.prices.get(node.number), len(resident) - first
         # `rjust` puts a hole in the place of every evicted page.
         resident = resident[:first] + resident[end:].rjust(tail, HOLE)
-        holes = run[: first * ID_BYTES] + run[end * ID_BYTES :].rjust(tail * ID_BYTES, HOLE)
-        self._assign(node, component, holes, resident)  # forgets the cached price
+        before = component * node.size
+        at, until = (before + first) * ID_BYTES, (before + end) * ID_BYTES
+        node.packed = packed[:at] + bytes(until - at) + packed[until:]
+        node.resident = (*node.resident[:component], resident, *node.resident[component + 1 :])
+        self._forget_prices(node)
         earliest = resident.find(1)
         if earliest < 0:
             self._requeue(node, cheaper=False)
         elif price and earliest >= price.island:
             # The island is left. Its price follows from the old one, so the next look need not compute it.
-            candidate.price = price.without_unneeded((end - first) * self._costs[component])
-        return run[first * ID_BYTES : end * ID_BYTES]
+            queue.remember(node.number, price.without_unneeded((end - first) * self._costs[component]))
+        return packed[at:until]
 
     def cut(self, node: Node, count: int) -> list[Run]:
-        """Cuts the last `count` pages off a leaf. Returns the runs, by component, for the caller to free."""
+        """Cuts the last `count` pages off a leaf. Returns them by component, without holes, to be freed."""
         assert not node.children and 0 < count <= node.size, (node, count)
         size = node.size - count
-        taken = [run[size * ID_BYTES :] for run in node.runs]
+        taken, end, packed = [], 0, node.packed
+        for resident in node.resident:
+            start, end = end + size * ID_BYTES, end + node.size * ID_BYTES
+            run = packed[start:end]
+            taken.append(run if resident.find(0, size) < 0 else without_holes(run))
         # Before the change: the event names the tokens that are cut.
         self._record_from(EventKind.REMOVED, node, size)
         if size:
@@ -279,13 +297,20 @@ class RadixTree:
     def _remove(self, leaf: Node) -> None:
         """Takes a leaf out. The leaf keeps its runs, so that a rollback only has to link it again."""
         assert leaf.parent is not None and not leaf.children, leaf
-        for queue, candidate in zip(self.queues, leaf.candidates, strict=True):
-            if candidate.queued:
-                queue.remove(candidate)
+        for queue in self.queues:
+            if queue.queued[leaf.number]:
+                queue.remove(leaf.number)
+        self._take_out(leaf)
+        self._requeue(leaf.parent, cheaper=False)
+        if not leaf.parent.children:
+            self.trim(leaf.parent)
+
+    def _take_out(self, leaf: Node) -> None:
+        """Takes a leaf that is in no queue out of the tree."""
+        assert not leaf.children and not any(queue.queued[leaf.number] for queue in self.queues), leaf
         self._journal.log(self._link, leaf)
         self._unlink(leaf)
-        self._requeue(leaf.parent, cheaper=False)
-        self.trim(leaf.parent)
+        self.numbers.leave(leaf.number)
 
     def trim(self, node: Node) -> None:
         """Restores the shape upwards from `node`: leaves end with a resident page, empty ones are removed."""
@@ -301,8 +326,7 @@ class RadixTree:
             if keep:  # trailing holes of a leaf are of no use: a hit there would need them
                 self._set(node, node.key[: keep * self.page_bytes], _front(node.runs, keep))
                 return
-            self._journal.log(self._link, node)
-            self._unlink(node)
+            self._take_out(node)
             node = node.parent
             self._requeue(node, cheaper=False)
         if isinstance(node, Root) and not node.children and self.roots.get(node.namespace) is node:
@@ -332,59 +356,67 @@ class RadixTree:
     # ---------------------------------------------------------------- primitives
 
     def _link(self, node: Node) -> None:
-        """Adds `node` to its parent's children."""
-        first = node.key[: self.page_bytes]
-        assert node.parent is not None and first not in node.parent.children, node
-        node.parent.children[first] = node
-        insort(node.parent.sorted_children, first)
+        """Adds `node` to its parent's children, in place of one with the same first page."""
+        assert node.parent is not None, node
+        node.parent.children = with_child(node.parent.children, node, node.key[: self.page_bytes])
+        # Prices are by number, and another node may have had the number.
+        self._forget_prices(node)
 
     def _unlink(self, node: Node) -> None:
         """Takes `node` out of its parent's children."""
-        first = node.key[: self.page_bytes]
-        assert node.parent is not None and node.parent.children[first] is node, node
-        del node.parent.children[first]
-        del node.parent.sorted_children[bisect_left(node.parent.sorted_children, first)]
+        assert node.parent is not None, node
+        node.parent.children = without_child(node.parent.children, node, node.key[: self.page_bytes])
 
     def _replace(self, node: Node, component: int, run: Run, resident: bytes) -> None:
         """Replaces the run of one component; `resident` belongs to it. The caller calls `_requeue`."""
         assert len(run) == len(resident) * ID_BYTES, (node, component, run, resident)
-        self._journal.log(self._restore, node, node.key, node.runs, node.resident)
+        self._journal.log(self._restore, node, node.key, node.packed, node.resident)
         self._assign(node, component, run, resident)
 
     def _assign(self, node: Node, component: int, run: Run, resident: bytes) -> None:
-        runs, residency_of = list(node.runs), list(node.resident)
-        runs[component], residency_of[component] = run, resident
-        node.runs, node.resident = tuple(runs), tuple(residency_of)
-        node.forget_prices()
+        at, end = component * len(run), (component + 1) * len(run)
+        node.packed = node.packed[:at] + run + node.packed[end:]
+        node.resident = (*node.resident[:component], resident, *node.resident[component + 1 :])
+        self._forget_prices(node)
 
     def _set(self, node: Node, key: bytes, runs: tuple[Run, ...]) -> None:
         assert len(key) == len(runs[0]) // ID_BYTES * self.page_bytes, (len(key), runs)
-        self._journal.log(self._restore, node, node.key, node.runs, node.resident)
-        node.key, node.runs, node.resident = key, runs, residency(runs)
+        self._journal.log(self._restore, node, node.key, node.packed, node.resident)
+        node.key, node.packed, node.resident = key, b"".join(runs), residency(runs)
         node.size = len(node.resident[0])
-        node.forget_prices()
+        self._forget_prices(node)
+        assert node.parent is not None, node
+        refresh(node.parent.children, node, key[: self.page_bytes])
         self._requeue(node)
 
     def _set_branched(self, node: Node, branched: bool) -> None:
         node.branched = branched
-        node.forget_prices()
-        for queue, candidate in zip(self.queues, node.candidates, strict=False):  # a root has no candidates
-            queue.invalidate(candidate)
+        if node.parent is not None:  # a root is in no queue
+            self._forget_prices(node)
+            for queue in self.queues:
+                queue.invalidate(node.number)
 
     def _set_pinned(self, node: Node, until: int) -> None:
         node.pinned = until
-        node.forget_prices()
+        self._forget_prices(node)
 
-    def _restore(self, node: Node, key: bytes, runs: tuple[Run, ...], resident: tuple[bytes, ...]) -> None:
-        node.key, node.runs, node.resident = key, runs, resident
+    def _restore(self, node: Node, key: bytes, packed: Run, resident: tuple[bytes, ...]) -> None:
+        node.key, node.packed, node.resident = key, packed, resident
         node.size = len(resident[0])
-        node.forget_prices()
-        for queue, candidate in zip(self.queues, node.candidates, strict=True):
-            queue.invalidate(candidate)
+        self._forget_prices(node)
+        for queue in self.queues:
+            queue.invalidate(node.number)
 
-    def _restore_all(self, before: list[tuple[Node, bytes, tuple[Run, ...], tuple[bytes, ...]]]) -> None:
+    def _restore_all(self, before: list[tuple[Node, bytes, Run, tuple[bytes, ...]]]) -> None:
         for each in before:
             self._restore(*each)
+
+    def _forget_prices(self, node: Node) -> None:
+        """The node has changed: prices of it are no longer valid."""
+        number = node.number
+        for queue in self.queues:
+            queue.exact[number] = 0
+            queue.prices.pop(number, None)
 
     def _requeue(self, node: Node, *, cheaper: bool = True) -> None:
         """Updates the node's entries in the eviction queues. `cheaper`: its prices may have fallen.
@@ -395,16 +427,15 @@ class RadixTree:
         if node.parent is None:
             return
         for group, component in enumerate(self.groups):
-            queue, candidate = self.queues[group], node.candidates[group]
+            queue, number = self.queues[group], node.number
             has_pages = 1 in node.resident[component] and (component in self.sparse or not node.children)
-            if has_pages and candidate.queued:
-                # Otherwise its old entry is still a lower bound: see `eviction_queue`.
-                if cheaper:
-                    queue.requeue(candidate)
-            elif has_pages:
-                queue.add(candidate)
-            elif candidate.queued:
-                queue.remove(candidate)
+            if not queue.queued[number]:
+                if has_pages:
+                    queue.add(number)
+            elif not has_pages:
+                queue.remove(number)
+            elif cheaper:  # otherwise its old entry is still a lower bound: see `eviction_queue`
+                queue.requeue(number)
 
 
 def _front(runs: tuple[Run, ...], count: int) -> tuple[Run, ...]:

@@ -24,6 +24,12 @@ def require_servable(request: Request, context: int) -> None:
         raise BadRequest(f"max_tokens is {request.max_tokens}; it cannot be negative", param="max_tokens")
     if request.siblings and request.max_tokens == 0:
         raise BadRequest("several outputs of 0 tokens each: set n to 1, or max_tokens above 0", param="n")
+    outputs = len(request.outputs)
+    if outputs and prompt + outputs >= min(prompt + request.max_tokens, context):
+        raise BadRequest(
+            f"the request has {outputs} of its {request.max_tokens} output tokens: no token can follow them",
+            param="outputs",
+        )
     if prompt > context:
         raise RequestTooLarge(f"the prompt has {prompt} tokens; this server's context is {context} tokens")
     if prompt == context and request.max_tokens > 0:

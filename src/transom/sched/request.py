@@ -72,13 +72,15 @@ class Progress:
     _buffer: Tokens = field(init=False)
 
     def __post_init__(self) -> None:
-        self.length = len(self.request.prompt)
+        prompt, outputs = len(self.request.prompt), len(self.request.outputs)
+        self.length = prompt + outputs
         first = self.request.logprobs.prompt_from
         # The first token of a prompt follows nothing, so it never has a logprob.
-        self.logprobs_until = self.length if first is None else max(1, first)
-        assert 0 < self.length <= self.limit, (self.length, self.limit)
+        self.logprobs_until = prompt if first is None else max(1, first)
+        assert prompt > 0 and self.length <= self.limit, (prompt, outputs, self.limit)
         self._buffer = np.empty(min(self.limit, self.length + OUTPUT_RESERVE), np.int32)
-        self._buffer[: self.length] = self.request.prompt
+        self._buffer[:prompt] = self.request.prompt
+        self._buffer[prompt : self.length] = self.request.outputs
 
     @property
     def id(self) -> RequestId:

@@ -75,11 +75,13 @@ class Requests:
         self._counters.queue_seconds += self.now - waiting.clock
         if not progress.admissions:
             # A retraction is not the client's doing, so only the first admission counts for usage and charge.
-            self._counters.prompt_tokens += len(progress.request.prompt)
-            self._counters.cached_tokens += holding.start
-            progress.cached_tokens = holding.start
+            prompt = len(progress.request.prompt)
+            # A request that arrived with outputs can hit those as well; they are not part of the prompt.
+            progress.cached_tokens = min(holding.start, prompt)
+            self._counters.prompt_tokens += prompt
+            self._counters.cached_tokens += progress.cached_tokens
             progress.queue_seconds = self.now - progress.arrived
-            self.waiting.charge(progress.request.tenant, len(progress.request.prompt) - holding.start)
+            self.waiting.charge(progress.request.tenant, prompt - progress.cached_tokens)
         progress.admissions += 1
         progress.computed_peak = max(progress.computed_peak, holding.start)
         return self.run(progress, holding)
