@@ -20,6 +20,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+import msgspec
+
 from transom import wire
 from transom.config import EngineConfig
 from transom.engine import process
@@ -80,7 +82,7 @@ class FakeSteps:
         self.updates: list[str] = []
         self.finished = self.prompt_tokens = self.cached_tokens = self.generated = self.steps = 0
 
-    def iterate(self, commands: Sequence[wire.Command]) -> sched.Iteration:
+    def iterate(self, commands: Sequence[wire.Command], computing: process.Computing) -> sched.Iteration:
         events: list[Event] = []
         rejected: list[sched.Rejected] = []
         done: list[Done] = []
@@ -111,6 +113,7 @@ class FakeSteps:
         if self.paused is not None:
             return sched.Iteration(tuple(events), Idle(IdleReason.PAUSED), tuple(rejected), None, tuple(done))
         before = len(events)
+        computing(tuple(self.running))
         for number, echo in list(self.running.items()):
             if echo.request.deadline is not None and echo.request.deadline <= time.monotonic():
                 events += self._end(number, FinishReason.DEADLINE)
@@ -138,6 +141,9 @@ class FakeSteps:
             components=components,
         )
 
+    def weights(self) -> str:
+        return self.updates[-1].split()[-1] if self.updates else ""
+
     def check_slice(self) -> bool:
         assert not self.damaged, "the fake is damaged as asked"
         return False
@@ -151,7 +157,8 @@ class FakeSteps:
         self.seen.add(key)
         self.damaged |= echo.says(b"DAMAGE")
         for number in (request.id, *(sibling.id for sibling in request.siblings)):
-            self.running[number] = Echo(replace(request, id=number), echo.cached)
+            made = len(request.outputs)
+            self.running[number] = Echo(replace(request, id=number), echo.cached, made)
         self.prompt_tokens += len(request.prompt)
         self.cached_tokens += echo.cached
 
@@ -246,7 +253,8 @@ def loaded(model: str) -> wire.Ready:
         case "chatty":
             os.write(sys.stdin.fileno(), b"to standard input")
             print("on standard output", flush=True)
-    return ready(CONTEXT + 1 if model == "other" else CONTEXT)
+    served = ready(CONTEXT + 1 if model == "other" else CONTEXT)
+    return msgspec.structs.replace(served, weights=model if model.startswith("weights") else "")
 
 
 if __name__ == "__main__":
