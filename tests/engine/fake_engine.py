@@ -6,6 +6,7 @@ Tokens are bytes; 256 begins a prompt, 257 ends an output. A word in the prompt 
     FAIL     one token, then the request ends with an error
     CRASH    three tokens, then the loop raises
     EXIT     three tokens, then the process exits without a message
+    MEMORY   at submit, the loop runs out of memory
     DAMAGE   served as usual, but the next check of the idle engine fails
 The name of the model selects how it loads. `broken` fails and `slow` never finishes. `chatty` first writes to
 standard input and output. The first `gate FOLDER` of a folder loads at once; later ones wait for the file
@@ -151,6 +152,8 @@ class FakeSteps:
     def _submit(self, request: Request, rejected: list[sched.Rejected]) -> None:
         key = request.salt.encode() + b"\0" + request.prompt.tobytes()
         echo = Echo(request, len(request.prompt) - 1 if key in self.seen else 0)
+        if echo.says(b"MEMORY"):
+            raise MemoryError
         if echo.says(b"REJECT"):
             rejected.append(sched.Rejected(request.id, RequestTooLarge("no pool holds it")))
             return

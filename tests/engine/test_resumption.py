@@ -123,6 +123,25 @@ def test_a_request_that_breaks_two_engines_is_ended_and_the_others_are_whole() -
     run(body)
 
 
+def test_a_request_that_no_engine_can_accept_is_ended_and_the_others_are_whole() -> None:
+    """The engine dies before it has said that it computes the request."""
+
+    async def body() -> None:
+        async with supervised() as supervisor:
+            with supervisor.client.replies() as poison, supervisor.client.replies() as others:
+                numbers = [submit(others, "good", 3000) for _ in range(2)]
+                await others.take()
+                bad = submit(poison, "MEMORY", 8)
+                numbers.append(submit(others, "also", 3000))
+                _, ends = await collect(poison, 1)
+                assert ends[bad].reason is FinishReason.ERROR and "repeatedly" in ends[bad].message
+                assert ends[bad].usage.completion_tokens == 0
+                _, ends = await collect(others, len(numbers))
+                assert {ends[number].reason for number in numbers} == {FinishReason.LENGTH}
+
+    run(body)
+
+
 def test_a_request_that_makes_progress_is_never_quarantined() -> None:
     async def body() -> None:
         async with supervised() as supervisor:
