@@ -9,7 +9,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check
 CXX_FILES := $(wildcard native/*.h native/*.cpp native/kernels/*.h native/kernels/*.cpp)
 SOURCES := pyproject.toml lab/pyproject.toml CMakeLists.txt $(CXX_FILES)
 
-.PHONY: serve test lint test-slow soak sanitize arm parity mutants wheels docs bench bench-peers pictures clean help
+.PHONY: serve test lint test-slow soak crashes sanitize arm parity mutants wheels docs bench bench-peers pictures clean help
 
 help:  ## print this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/make \1\t\2/p' Makefile
@@ -31,6 +31,9 @@ test-slow: $(VENV)/test.stamp  ## the slow tests; their figures are in lab/LOG.m
 
 soak: $(VENV)/test.stamp  ## five minutes of load over HTTP (SOAK_ROUNDS=60); part of test-slow
 	$(BIN)/python -m pytest -m slow -s tests/e2e/test_soak.py
+
+crashes: $(VENV)/test.stamp  ## 100 kills and 20 stops of the engine under load over HTTP (CRASH_KILLS, CRASH_STOPS); part of test-slow
+	$(BIN)/python -m pytest -m slow -s tests/e2e/test_crashes.py
 
 sanitize: $(VENV)/test.stamp  ## run the kernels and their threads under gcc's sanitizers; part of test-slow
 	$(BIN)/python -m pytest -m slow tests/native/test_sanitizers.py

@@ -42,3 +42,12 @@ class NoSpace(TransomError):
         self.component = component
         self.need = need
         self.have = have
+
+
+def require_assertions() -> None:
+    """Raises ConfigError if Python removes assertions. The ownership of pages rests on them."""
+    if not __debug__:
+        raise ConfigError(
+            "Python runs with -O or PYTHONOPTIMIZE, which removes assertions; "
+            "Transom does not run without them"
+        )

@@ -1,7 +1,8 @@
 """Messages between the server process and the engine process: msgspec structs, encoded as msgpack.
 
 The server sends one `Launch`, then commands. The engine sends `Ready` or `Failed`, then a `StepOut` per step,
-a `Done` per answered command, and `Unsound` if a check while idle fails. `engine/channel.py` carries the
+`Computing` before a step of other requests than the last, a `Done` per answered command, and `Unsound` if a
+check while idle fails. `engine/channel.py` carries the
 messages; closing it, from either side, means stop.
 
 Nothing translates between the scheduler and the wire: the scheduler takes these commands, counts in these
@@ -128,6 +129,8 @@ class Ready(msgspec.Struct, tag=True, frozen=True, array_like=True):
     max_running_requests: int
     chunked_prefill_size: int
     load_seconds: float
+    weights: str = ""
+    """Identity of the weights' file: equal if and only if the same file is served."""
 
 
 class Failed(msgspec.Struct, tag=True, frozen=True, array_like=True):
@@ -137,9 +140,15 @@ class Failed(msgspec.Struct, tag=True, frozen=True, array_like=True):
 
 
 class Unsound(msgspec.Struct, tag=True, frozen=True, array_like=True):
-    """The engine serves, but must be replaced once no request is in flight; `message` is one line."""
+    """The engine serves, but must be replaced; `message` is one line."""
 
     message: str
+
+
+class Computing(msgspec.Struct, tag=True, frozen=True, array_like=True):
+    """The step that begins now computes these requests. If the engine dies, one of them may be the cause."""
+
+    requests: tuple[RequestId, ...]
 
 
 class ComponentUse(msgspec.Struct, frozen=True, array_like=True):
@@ -232,9 +241,11 @@ class Done(msgspec.Struct, tag=True, frozen=True, array_like=True):
     message: str = ""
     code: str | None = None
     param: str | None = None
+    weights: str = ""
+    """Identity of the weights that serve now, see `Ready`."""
 
 
-FromEngine = Ready | Failed | Unsound | StepOut | Done
+FromEngine = Ready | Failed | Unsound | Computing | StepOut | Done
 
 # ---------------------------------------------------------------- msgpack
 

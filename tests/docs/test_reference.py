@@ -210,7 +210,7 @@ def test_the_page_lists_exactly_the_metrics_of_the_server() -> None:
     uses = tuple(wire.ComponentUse(name, 1, 0, 0) for name in ("full", "window"))
     stats = wire.Stats(components=uses)
     ready = SimpleNamespace(context=1, page_size=1, weights_bytes=1)
-    engine: Any = SimpleNamespace(stats=stats, ready=ready, trouble=None, restarts=0)
+    engine: Any = SimpleNamespace(stats=stats, ready=ready, trouble=None, restarts=0, weights_version="x")
     existing = {
         family.name.removeprefix("transom:") + ("_total" if family.type == "counter" else "")
         for family in text_string_to_metric_families(Metrics("m", engine).text().decode())

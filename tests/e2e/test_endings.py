@@ -83,6 +83,10 @@ def test_a_truncated_model_file_is_named(tiny: Path, tmp_path: Path, share: floa
     assert "short.gguf" in startup_error(serve(model))
 
 
+def test_python_without_assertions_is_refused(tiny: Path) -> None:
+    assert "removes assertions" in startup_error(serve(tiny), PYTHONOPTIMIZE="1")
+
+
 def test_too_little_memory_is_reported_with_the_flag_that_lowers_it(tiny: Path) -> None:
     words = serve(tiny, "--kv-bytes", "900G")
     line = startup_error(shell(words, before="ulimit -v 8000000;"))

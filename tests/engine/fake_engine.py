@@ -6,6 +6,7 @@ Tokens are bytes; 256 begins a prompt, 257 ends an output. A word in the prompt 
     FAIL     one token, then the request ends with an error
     CRASH    three tokens, then the loop raises
     EXIT     three tokens, then the process exits without a message
+    MEMORY   at submit, the loop runs out of memory
     DAMAGE   served as usual, but the next check of the idle engine fails
 The name of the model selects how it loads. `broken` fails and `slow` never finishes. `chatty` first writes to
 standard input and output. The first `gate FOLDER` of a folder loads at once; later ones wait for the file
@@ -19,6 +20,8 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+
+import msgspec
 
 from transom import wire
 from transom.config import EngineConfig
@@ -80,7 +83,7 @@ class FakeSteps:
         self.updates: list[str] = []
         self.finished = self.prompt_tokens = self.cached_tokens = self.generated = self.steps = 0
 
-    def iterate(self, commands: Sequence[wire.Command]) -> sched.Iteration:
+    def iterate(self, commands: Sequence[wire.Command], computing: process.Computing) -> sched.Iteration:
         events: list[Event] = []
         rejected: list[sched.Rejected] = []
         done: list[Done] = []
@@ -111,6 +114,7 @@ class FakeSteps:
         if self.paused is not None:
             return sched.Iteration(tuple(events), Idle(IdleReason.PAUSED), tuple(rejected), None, tuple(done))
         before = len(events)
+        computing(tuple(self.running))
         for number, echo in list(self.running.items()):
             if echo.request.deadline is not None and echo.request.deadline <= time.monotonic():
                 events += self._end(number, FinishReason.DEADLINE)
@@ -138,6 +142,9 @@ class FakeSteps:
             components=components,
         )
 
+    def weights(self) -> str:
+        return self.updates[-1].split()[-1] if self.updates else ""
+
     def check_slice(self) -> bool:
         assert not self.damaged, "the fake is damaged as asked"
         return False
@@ -145,13 +152,16 @@ class FakeSteps:
     def _submit(self, request: Request, rejected: list[sched.Rejected]) -> None:
         key = request.salt.encode() + b"\0" + request.prompt.tobytes()
         echo = Echo(request, len(request.prompt) - 1 if key in self.seen else 0)
+        if echo.says(b"MEMORY"):
+            raise MemoryError
         if echo.says(b"REJECT"):
             rejected.append(sched.Rejected(request.id, RequestTooLarge("no pool holds it")))
             return
         self.seen.add(key)
         self.damaged |= echo.says(b"DAMAGE")
         for number in (request.id, *(sibling.id for sibling in request.siblings)):
-            self.running[number] = Echo(replace(request, id=number), echo.cached)
+            made = len(request.outputs)
+            self.running[number] = Echo(replace(request, id=number), echo.cached, made)
         self.prompt_tokens += len(request.prompt)
         self.cached_tokens += echo.cached
 
@@ -246,7 +256,8 @@ def loaded(model: str) -> wire.Ready:
         case "chatty":
             os.write(sys.stdin.fileno(), b"to standard input")
             print("on standard output", flush=True)
-    return ready(CONTEXT + 1 if model == "other" else CONTEXT)
+    served = ready(CONTEXT + 1 if model == "other" else CONTEXT)
+    return msgspec.structs.replace(served, weights=model if model.startswith("weights") else "")
 
 
 if __name__ == "__main__":

@@ -8,7 +8,7 @@ import socket
 import subprocess
 import sys
 import termios
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from itertools import count
 from pathlib import Path
@@ -21,9 +21,11 @@ from tests.serving import descendants
 
 from transom import wire
 from transom.config import EngineConfig
+from transom.engine.child import EngineProcess
 from transom.engine.client import EngineClient, Replies
+from transom.engine.supervisor import EngineLaunch, Supervisor
 from transom.errors import EngineDied, TransomError
-from transom.values import Ended, FinishReason, PauseMode, Request, RequestId, Sampling, TokenSampled
+from transom.values import Ended, FinishReason, Request, RequestId, Sampling, TokenSampled
 
 COMMAND = (sys.executable, str(Path(__file__).with_name("fake_engine.py")))
 DEADLINE_SECONDS = 30
@@ -41,11 +43,21 @@ def run(test: Callable[[], Awaitable[None]]) -> None:
 
 @asynccontextmanager
 async def engine(model: str = "echo") -> AsyncIterator[EngineClient]:
-    client = await EngineClient.start(EngineConfig(model=model), COMMAND)
+    """A client whose engine is not replaced: `test_resumption` has the other kind."""
+    supervisor = await start(model)
     try:
-        yield client
+        yield supervisor.client
     finally:
-        await client.stop()
+        await supervisor.stop()
+
+
+async def start(model: str, command: Sequence[str] = COMMAND) -> Supervisor:
+    return await Supervisor.start(EngineLaunch(EngineConfig(model=model), command=command, crashes_max=1))
+
+
+def process(client: EngineClient) -> EngineProcess:
+    assert client._process is not None
+    return client._process
 
 
 REQUEST_IDS = count(1)
@@ -80,7 +92,7 @@ async def until(condition: Callable[[], bool]) -> None:
 def unread_bytes(client: EngineClient) -> int:
     """Bytes that the engine has sent and the client has not received."""
     count = bytearray(4)
-    fcntl.ioctl(client._channel.fileno(), termios.FIONREAD, count)
+    fcntl.ioctl(process(client)._channel.fileno(), termios.FIONREAD, count)
     return int.from_bytes(count, sys.byteorder)
 
 
@@ -175,13 +187,13 @@ def test_requests_that_end_by_themselves_are_never_aborted(monkeypatch: pytest.M
     async def body() -> None:
         async with engine() as client:
             sent: list[wire.ToEngine] = []
-            send = client._send
+            send = process(client).send
 
             def record(message: wire.ToEngine) -> None:
                 sent.append(message)
                 send(message)
 
-            monkeypatch.setattr(client, "_send", record)
+            monkeypatch.setattr(process(client), "send", record)
             for _ in range(10):
                 with client.replies() as replies:
                     submit(replies, "short")
@@ -227,43 +239,10 @@ def test_when_the_engine_dies_every_request_in_flight_gets_an_error(how: str) ->
     run(body)
 
 
-def test_a_damaged_engine_serves_all_requests_in_flight_before_it_is_given_up() -> None:
-    """The message that reports the damage crosses requests that the server has already sent."""
-
-    async def body() -> None:
-        async with engine() as client:
-            with client.replies() as replies:
-                stalled = submit(replies, "STALL")
-                await until(lambda: client.stats.generated_tokens == 3)
-                client._receive(wire.Unsound("damaged"))
-                submit(replies, "late", 4)
-                tokens, ends = await collect(replies, 1)
-                (late,) = ends
-                assert bytes(tokens[late]) == b"late" and client.death is None
-                replies.abort(stalled)
-                _, ends = await collect(replies, 1)
-                assert ends[stalled].reason is FinishReason.ABORT
-                assert str(client.death) == "damaged"
-
-    run(body)
-
-
-def test_a_damaged_engine_is_not_given_up_while_it_is_paused() -> None:
-    async def body() -> None:
-        async with engine() as client:
-            await client.pause(PauseMode.RETRACT)
-            client._receive(wire.Unsound("damaged"))
-            assert client.death is None
-            await client.resume()
-            assert str(client.death) == "damaged"
-
-    run(body)
-
-
 def test_an_engine_that_is_killed_is_noticed_while_idle() -> None:
     async def body() -> None:
         async with engine() as client:
-            os.kill(client.ready.pid, signal.SIGKILL)
+            os.kill(process(client).pid, signal.SIGKILL)
             await until(lambda: client.death is not None)
 
     run(body)
@@ -291,7 +270,7 @@ def test_a_crash_says_why() -> None:
 def test_an_engine_that_cannot_load_gives_one_line_and_leaves_nothing(model: str, message: str) -> None:
     async def body() -> None:
         with pytest.raises(TransomError, match=message) as caught:
-            await EngineClient.start(EngineConfig(model=model), COMMAND)
+            await start(model)
         assert "\n" not in str(caught.value)
 
     run(body)
@@ -300,7 +279,7 @@ def test_an_engine_that_cannot_load_gives_one_line_and_leaves_nothing(model: str
 def test_a_start_that_is_cancelled_leaves_no_process() -> None:
     async def body() -> None:
         before = set(descendants(os.getpid()))  # servers of other tests
-        starting = asyncio.ensure_future(EngineClient.start(EngineConfig(model="slow"), COMMAND))
+        starting = asyncio.ensure_future(start("slow"))
         await until(lambda: bool(set(descendants(os.getpid())) - before))
         (pid,) = set(descendants(os.getpid())) - before
         starting.cancel()
@@ -314,7 +293,7 @@ def test_a_start_that_is_cancelled_leaves_no_process() -> None:
 def test_stopping_leaves_no_process() -> None:
     async def body() -> None:
         async with engine() as client:
-            pid = client.ready.pid
+            pid = process(client).pid
             assert is_alive(pid)
         assert not is_alive(pid)
 
@@ -334,7 +313,7 @@ def test_an_engine_that_sends_nonsense_is_killed(words: str, message: str) -> No
     async def body() -> None:
         before = set(descendants(os.getpid()))  # servers of other tests
         with pytest.raises(TransomError, match=message):
-            await EngineClient.start(EngineConfig(), (sys.executable, "-c", f"import os; {words}"))
+            await start("any", (sys.executable, "-c", f"import os; {words}"))
         assert set(descendants(os.getpid())) <= before
 
     run(body)
@@ -353,10 +332,11 @@ def test_text_that_an_engine_prints_is_not_a_message(capfd: pytest.CaptureFixtur
 def test_sigterm_ends_the_engine_and_sigint_does_not(number: signal.Signals) -> None:
     async def body() -> None:
         async with engine() as client:
-            os.kill(client.ready.pid, number)
+            child = process(client)._child
+            os.kill(child.pid, number)
             if number is signal.SIGTERM:
                 await until(lambda: client.death is not None)
-                assert await asyncio.to_thread(client._child.wait) == 0
+                assert await asyncio.to_thread(child.wait) == 0
             else:
                 await client.flush()
 
@@ -367,10 +347,11 @@ def test_sigterm_ends_the_engine_and_sigint_does_not(number: signal.Signals) -> 
 def test_the_engine_ends_when_its_parent_is_gone(last: bytes) -> None:
     async def body() -> None:
         async with engine() as client:
+            child = process(client)._child
             # The kernel closes the socket of a killed parent in the same way.
-            client._channel._socket.sendall(last)
-            client._channel._socket.shutdown(socket.SHUT_RDWR)
-            assert await asyncio.to_thread(client._child.wait) == 0
+            process(client)._channel._socket.sendall(last)
+            process(client)._channel._socket.shutdown(socket.SHUT_RDWR)
+            assert await asyncio.to_thread(child.wait) == 0
 
     run(body)
 
@@ -389,13 +370,13 @@ def test_an_engine_that_does_not_read_blocks_nothing_and_gets_all_messages_in_or
     async def body() -> None:
         async with engine() as client:
             texts = [f"{i}:" + "x" * LARGE_TOKENS for i in range(20)]
-            os.kill(client.ready.pid, signal.SIGSTOP)
+            os.kill(process(client).pid, signal.SIGSTOP)
             with client.replies() as replies:
                 numbers = [submit(replies, text, 3) for text in texts]
-                assert client._channel.unsent
-                os.kill(client.ready.pid, signal.SIGCONT)
+                assert process(client)._channel.unsent
+                os.kill(process(client).pid, signal.SIGCONT)
                 tokens, _ = await collect(replies, len(texts))
-                assert not client._channel.unsent
+                assert not process(client)._channel.unsent
             # A dict keeps the order in which first tokens came.
             assert list(tokens) == numbers
             assert [bytes(tokens[number]).decode() for number in numbers] == [text[:3] for text in texts]
@@ -409,7 +390,7 @@ def test_a_server_that_does_not_read_gets_all_messages_in_order_later() -> None:
             with client.replies() as replies:
                 numbers = [submit(replies, "abc", 2000) for _ in range(30)]
                 # No await: nothing is read here until the engine has nothing left to compute.
-                over_http.until(lambda: unread_bytes(client) > 10_000 and is_asleep(client.ready.pid))
+                over_http.until(lambda: unread_bytes(client) > 10_000 and is_asleep(process(client).pid))
                 assert unread_bytes(client) < 2000 * 30 * TOKEN_BYTES_MIN
                 tokens, ends = await collect(replies, len(numbers))
             assert all(ends[number].reason is FinishReason.LENGTH for number in numbers)

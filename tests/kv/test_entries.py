@@ -18,13 +18,13 @@ def test_entries_come_out_in_order_however_they_went_in() -> None:
         if number % 3 == 0:
             kept.sort()
             for _ in range(draw.randrange(4)):
-                assert entries.first() == kept.pop(0)
+                assert entries.first(range(1, 30_001)) == unpacked(kept.pop(0))
                 entries.pop()
         assert len(entries) == len(kept)
     for entry in sorted(kept):
-        assert entries.first() == entry
+        assert entries.first(range(1, 30_001)) == unpacked(entry)
         entries.pop()
-    assert entries.first() is None and not len(entries)
+    assert entries.first(()) is None and not len(entries)
 
 
 def test_leading_entries_are_the_lowest_in_turn_below_the_limit() -> None:
@@ -36,8 +36,8 @@ def test_leading_entries_are_the_lowest_in_turn_below_the_limit() -> None:
         entries.push(kept[-1])
     kept.sort()
     seen = 0
-    while (first := entries.first()) is not None:
-        until: Key = (1, unpacked(first)[1] + draw.randrange(20), 0.0)
+    while (first := entries.first(range(1, 3001))) is not None:
+        until: Key = (1, first[1] + draw.randrange(20), 0.0)
         leading = list(entries.leading(until))
         assert leading == [unpacked(entry) for entry in kept[: len(leading)]]
         assert all(fields < (*until, 0, 0, 0) for fields in leading)

@@ -40,7 +40,6 @@ class Shelf:
         thing = self.numbers.items[self.candidates[name]]
         assert thing is not None
         thing.price = price
-        self.queue.exact[self.candidates[name]] = 0
 
     def use(self, names: str, *, priority: int = 0) -> None:
         with self.journal.transaction():
@@ -115,6 +114,16 @@ def test_unneeded_pages_are_evicted_first_and_pinned_pages_last() -> None:
     with shelf.journal.transaction():
         shelf.queue.requeue(shelf.candidates["c"])
     assert shelf.empty() == "cba"
+
+
+def test_a_price_that_is_not_kept_is_asked_again_at_the_eviction() -> None:
+    """The price of a pinned node changes when the pin ends, and no call tells the queue."""
+    shelf = Shelf(CachePolicy.VALUE, "ab")
+    shelf.price("a", Price(RANK_UNNEEDED, 10, 10))
+    with shelf.journal.transaction():
+        shelf.queue.requeue(shelf.candidates["a"])
+    shelf.price("a", Price(RANK_PINNED, 10, 10))
+    assert shelf.empty() == "ba"
 
 
 def test_value_ages_as_evictions_inflate_it() -> None:

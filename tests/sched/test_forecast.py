@@ -13,7 +13,6 @@ from transom.sched.forecast import (
     Counts,
     Lifetime,
     Timeline,
-    pages_at,
     pages_of_slots,
     running_slots,
     running_timeline,
@@ -44,7 +43,7 @@ def fits(timeline: Timeline, lifetime: Lifetime, full: int, window: int = 1_000)
 
 def test_pages_at_an_end_is_monotone() -> None:
     rule = page_rule(Window(7), 4, 100)
-    counts = [pages_at(rule, end) for end in range(1, 60)]
+    counts = [rule.held(end) for end in range(1, 60)]
     assert counts == sorted(counts)
 
 

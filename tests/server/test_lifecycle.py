@@ -43,7 +43,7 @@ def test_a_disconnect_in_the_middle_of_a_body_is_harmless(toy: Running, http: ht
     assert http.post("/v1/completions", json={"prompt": "x"}).status_code == 200
 
 
-def test_health_detects_an_engine_that_hangs() -> None:
+def test_health_detects_an_engine_that_hangs_and_it_is_replaced() -> None:
     with (
         running_server() as server,
         httpx.Client(base_url=server.url, timeout=DEADLINE_SECONDS) as http,
@@ -53,8 +53,9 @@ def test_health_detects_an_engine_that_hangs() -> None:
         until(lambda: http.get("/health").status_code == 200)
         os.kill(server.engine_pid, signal.SIGSTOP)
         until(lambda: http.get("/health").status_code == 503)
-        os.kill(server.engine_pid, signal.SIGCONT)
         until(lambda: http.get("/health").status_code == 200)
+        assert not is_alive(server.engine_pid)
+        assert samples(http)["transom:engine_restarts_total"] == 1
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])

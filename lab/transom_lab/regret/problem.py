@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 from transom.errors import ConfigError
 from transom.kv.layout import CacheLayout
 from transom.kv.match import repair_start
-from transom.kv.page_rules import PageRule, is_ranged
+from transom.kv.page_rules import PageRule, first_needed
 from transom_lab.regret.replay import CHUNK, ReplayRequest, span_end
 
 Ints = NDArray[np.int64]
@@ -107,8 +107,8 @@ class PageCosts:
 def page_costs(layout: CacheLayout) -> PageCosts:
     """Raises ConfigError for components kept as snapshots, and if no component keeps everything."""
     rules = layout.rules()
-    if not all(map(is_ranged, layout.components)):
-        raise ConfigError("regret cannot be computed for components kept as snapshots (recurrent states)")
+    for component in layout.components:
+        first_needed(component, 0)
     if not any(rule.whole(1) for rule in rules):
         raise ConfigError("regret cannot be computed without a component that keeps everything")
     sized = list(zip(rules, layout.page_bytes, strict=True))

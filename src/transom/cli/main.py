@@ -10,7 +10,7 @@ from transom.cli import bench, chat, doctor, export_tokenizer, generate, models,
 from transom.cli.extensions import installed
 from transom.cli.model import GEMMA_HELP
 from transom.cli.parser import USAGE_ERROR, Parser
-from transom.errors import TransomError
+from transom.errors import TransomError, require_assertions
 
 INTERRUPTED = 130
 
@@ -53,6 +53,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options.parser.refuse_unknown(unknown)
     run: Callable[[argparse.Namespace], None] = options.run
     try:
+        require_assertions()
         run(options)
     except TransomError as error:
         return _fail(str(error))

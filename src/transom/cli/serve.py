@@ -22,8 +22,9 @@ with the same output. A prompt that is longer than the context is refused, never
 shows the resulting settings; its last line is a request to paste into another terminal.
 
 Ctrl-C or SIGTERM stops the server: running answers may finish within --finish-seconds. A second signal stops
-it at once. An engine process that crashes is replaced within seconds. Exit statuses: 0 after one signal, 130
-after the second, 1 if the server cannot start or the engine crashed 5 times in a minute, 2 for wrong usage.
+it at once. An engine process that crashes or hangs is replaced within seconds, and answers continue. Exit
+statuses: 0 after one signal, 130 after the second, 1 if the server cannot start or 5 engines in a row ended
+without a token, 2 for wrong usage.
 
 docs/commands.md explains every flag; docs/serving.md has the endpoints, fields and metrics.
 """

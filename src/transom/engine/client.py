@@ -1,46 +1,57 @@
-"""The server's side of the engine process: starts it, sends it requests and commands, notices its end."""
+"""The requests and commands that the server has in flight. They outlive the engine that computes them.
+
+Every answer is a function of its request, to the bit. So when an engine dies, its successor gets each
+unfinished output with the tokens that were delivered, and continues with the next one. Clients notice a
+pause.
+
+A request may be the cause of a death. Requests that were computed when an engine failed, or was killed twice
+without progress, are *suspects* until they make progress. The successor gets suspects one at a time, before
+all other requests. A suspect that is computed at a further death, still without progress, is ended with an
+error.
+"""
 
 import asyncio
-import contextlib
 import logging
-import signal
-import socket
-import subprocess
-import sys
 import time
-from collections.abc import Iterator, Sequence
-from itertools import chain, count
+from collections import deque
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+from itertools import count
 from typing import Self
 
-import msgspec
-
 from transom import wire
-from transom.config import EngineConfig, LogConfig
-from transom.engine.channel import Channel
-from transom.errors import BadRequest, EngineDied, TransomError
+from transom.engine.child import End, EngineProcess
+from transom.errors import BadRequest, EngineDied
 from transom.values import (
     Ended,
     Event,
+    FinishReason,
     PauseMode,
-    PromptLogprobs,
     Request,
     RequestId,
-    TokenSampled,
+    Sampling,
+    Sibling,
     UpdateMode,
+    Usage,
 )
 
 log = logging.getLogger("transom.engine")
 
-ENGINE_COMMAND = (sys.executable, "-m", "transom.engine.process")
-STOP_SECONDS = 2.0
-"""Time for an engine to finish its step and exit after its channel is closed, before SIGTERM."""
-KILL_SECONDS = 1.0
-"""Time between SIGTERM and SIGKILL."""
-EXIT_SECONDS = 10.0
-"""Time for an engine that has closed its channel to exit: it only has to free its memory."""
-LOG_DEFAULT = LogConfig()
-
 NO_STATS = wire.Stats()
+
+DEADLINE_GRACE_SECONDS = 0.5
+"""The engine ends a request at its deadline, with exact counts. The server does if the engine is later."""
+
+PROBE_SECONDS = 3.0
+"""How long a suspect may keep other requests waiting, for a long prompt for example."""
+
+SUSPECT = 2
+QUARANTINE = 4
+BLAME = 2
+"""An engine that fails or hangs by itself is blamed on its requests: two such deaths are enough."""
+BLAME_KILLED = 1
+"""A kill usually has a cause outside of the engine, an operator for example, so it takes four."""
+QUARANTINED = "the engine failed repeatedly while it computed this request"
 
 
 class Replies:
@@ -57,9 +68,9 @@ class Replies:
         self._death: EngineDied | None = None
 
     def submit(self, request: Request) -> None:
-        """Send one more request. Its id must be new to the engine. EngineDied if the engine is gone."""
-        self._client._submit(request, self)
+        """Send one more request. Its id must be new. EngineDied if no engine will serve any more."""
         self._unfinished.update(request.ids)
+        self._client._submit(request, self)
 
     async def take(self) -> list[Event]:
         """All replies since the last call, at least one. EngineDied if no more will arrive."""
@@ -81,9 +92,10 @@ class Replies:
 
     def abort_all(self) -> int:
         """Request an early end of all unfinished outputs. Returns their number."""
-        for number in self._unfinished:
+        unfinished = tuple(self._unfinished)
+        for number in unfinished:
             self._client._abort(number)
-        return len(self._unfinished)
+        return len(unfinished)
 
     def __enter__(self) -> Self:
         return self
@@ -112,57 +124,148 @@ class Replies:
             self._waiter.set_result(None)
 
 
-class EngineClient:
-    """Owns one engine process, the channel to it and the table of requests in flight. Mutable.
+@dataclass(slots=True, eq=False)
+class Output:
+    """One output in flight, with the tokens that were delivered. Mutable."""
 
-    Belongs to the event loop in which it was created. A dead engine is not restarted here: `Supervisor` makes
-    a new client.
+    id: RequestId
+    sampling: Sampling
+    family: "Family"
+    tokens: list[int] = field(default_factory=list)
+    is_ended: bool = False
+    is_aborted: bool = False
+
+
+@dataclass(slots=True, eq=False)
+class Family:
+    """All outputs of one request, and its record at deaths of the engine. Mutable."""
+
+    request: Request
+    replies: Replies
+    outputs: tuple[Output, ...] = ()
+    prompt_from: int | None = None
+    """First prompt position whose logprobs were asked for and are not delivered."""
+    is_sent: bool = False
+    """Whether the engine that serves now has it."""
+    deadline: asyncio.TimerHandle | None = None
+    blame: int = 0
+    blamed_at: int = -1
+    """Its progress at the last death that it is blamed for."""
+    blamed_since: int = 0
+    """The number of the first death since its last progress."""
+
+    def __post_init__(self) -> None:
+        samplings = (self.request.sampling, *(sibling.sampling for sibling in self.request.siblings))
+        ids = zip(self.request.ids, samplings, strict=True)
+        self.outputs = tuple(Output(number, sampling, self) for number, sampling in ids)
+        self.prompt_from = self.request.logprobs.prompt_from
+
+    @property
+    def unfinished(self) -> list[Output]:
+        return [output for output in self.outputs if not output.is_ended]
+
+    @property
+    def progress(self) -> int:
+        """Grows with each delivery."""
+        return (self.prompt_from or 0) + sum(len(o.tokens) + o.is_ended for o in self.outputs)
+
+    @property
+    def is_suspect(self) -> bool:
+        return self.blame >= SUSPECT and self.blamed_at == self.progress
+
+    def add_blame(self, amount: int, death: int, *, alone: bool) -> None:
+        """Notes a death during its computation. A suspect is blamed for more only if it was sent alone."""
+        if self.blamed_at != self.progress:
+            self.blame, self.blamed_at, self.blamed_since = amount, self.progress, death
+        elif alone or self.blame < SUSPECT:
+            self.blame += amount
+
+    def continuations(self) -> Iterator[Request]:
+        """Requests for all that is missing: one for each output with tokens, one for the others together."""
+        begun = [output for output in self.unfinished if output.tokens]
+        fresh = [output for output in self.unfinished if not output.tokens]
+        silent = replace(self.request.logprobs, prompt_from=None)
+        for output in begun:
+            yield replace(
+                self.request,
+                id=output.id,
+                sampling=output.sampling,
+                siblings=(),
+                outputs=tuple(output.tokens),
+                logprobs=silent,
+            )
+        if fresh:
+            first, *others = fresh
+            # Logprobs of the prompt are addressed to the first output, and end with it.
+            asks = first.id == self.request.id and (self.prompt_from or 0) < len(self.request.prompt)
+            yield replace(
+                self.request,
+                id=first.id,
+                sampling=first.sampling,
+                siblings=tuple(Sibling(output.id, output.sampling) for output in others),
+                logprobs=replace(silent, prompt_from=self.prompt_from) if asks else silent,
+            )
+
+
+@dataclass(slots=True, eq=False)
+class PendingCommand:
+    """A command without an answer. Mutable: `is_sent` says whether the engine that serves now has it."""
+
+    command: wire.Answered
+    answer: asyncio.Future[None]
+    before: tuple[Family, ...]
+    """The requests that were in flight when it was given."""
+    is_sent: bool = False
+
+    @property
+    def waits_for_requests(self) -> bool:
+        """Whether it must reach the engine after all requests that were given before it."""
+        match self.command:
+            case wire.Drain() | wire.UpdateWeights(mode=UpdateMode.DRAIN):
+                return True
+        return False
+
+    @property
+    def aborts(self) -> bool:
+        match self.command:
+            case wire.AbortAll() | wire.Pause(PauseMode.ABORT) | wire.UpdateWeights(mode=UpdateMode.ABORT):
+                return True
+        return False
+
+
+class EngineClient:
+    """Owns the requests and commands in flight, across engines. Mutable; belongs to one event loop.
+
+    Without an attached engine, requests and commands wait for the next one, and aborts take effect at once.
     """
 
-    def __init__(
-        self,
-        config: EngineConfig,
-        command: Sequence[str] = ENGINE_COMMAND,
-        log_config: LogConfig = LOG_DEFAULT,
-    ) -> None:
+    def __init__(self) -> None:
         self._loop = asyncio.get_running_loop()
-        self._in_flight: dict[RequestId, Replies] = {}
-        self._unanswered: dict[int, asyncio.Future[None]] = {}
-        """Commands sent and not yet answered by Done."""
+        self._process: EngineProcess | None = None
+        self._outputs: dict[RequestId, Output] = {}
+        self._held: deque[Family] = deque()
+        """Requests that the attached engine gets once the suspects before them have made progress."""
+        self._probe: Family | None = None
+        """The suspect that was sent last, until it has made progress."""
+        self._probed: set[Family] = set()
+        """Suspects that the attached engine got one at a time."""
+        self._probe_timer: asyncio.TimerHandle | None = None
+        self._computing: tuple[RequestId, ...] = ()
+        """Requests of the engine's last step, as it announced them."""
+        self._unheard: set[Family] = set()
+        """Sent since the engine's last message: if it died while reading one, they are suspects too."""
+        self._deaths = 0
+        self._commands: dict[int, PendingCommand] = {}
         self._numbers = count(1)
         """Numbers of commands; requests have ids of their own."""
         self._paused = False
-        self._flaw: str | None = None
-        """Why the engine must be replaced, although it serves."""
-        self._death: asyncio.Future[EngineDied] = self._loop.create_future()
-        self._started: asyncio.Future[wire.Ready] = self._loop.create_future()
+        self._drained = False
+        self._death: EngineDied | None = None
         self._stats = NO_STATS
         self._progress_at = time.monotonic()
         """When the engine last sent a message, or began to have something to do."""
-        self._child, self._channel = _spawn(command)
-        self._loop.add_reader(self._channel.fileno(), self._on_readable)
-        self._post(wire.Launch(config, log_config))
-
-    @classmethod
-    async def start(
-        cls,
-        config: EngineConfig,
-        command: Sequence[str] = ENGINE_COMMAND,
-        log_config: LogConfig = LOG_DEFAULT,
-    ) -> Self:
-        """A client with a ready engine. TransomError, in one line, if the engine cannot start."""
-        client = cls(config, command, log_config)
-        try:
-            await asyncio.shield(client._started)
-        except BaseException:
-            await client.stop()
-            raise
-        return client
-
-    @property
-    def ready(self) -> wire.Ready:
-        """The facts that the engine reported when it had loaded."""
-        return self._started.result()
+        self.weights: tuple[str, str] | None = None
+        """Source and identity of the weights that were accepted last; None: those of the start."""
 
     @property
     def stats(self) -> wire.Stats:
@@ -171,26 +274,26 @@ class EngineClient:
 
     @property
     def death(self) -> EngineDied | None:
-        """Why the engine no longer serves; unset while it serves."""
-        return self._death.result() if self._death.done() else None
-
-    async def died(self) -> EngineDied:
-        """Waits until the engine no longer serves. Returns why."""
-        return await asyncio.shield(self._death)
+        """Why no engine will serve any more; unset while one serves or is being started."""
+        return self._death
 
     @property
     def in_flight(self) -> int:
-        return len(self._in_flight)
+        return len(self._outputs)
 
     def stalled_seconds(self) -> float:
-        """Seconds without a message while requests are in flight; 0 without any, and while paused."""
-        working = self._in_flight and not self._paused
-        return time.monotonic() - self._progress_at if working else 0.0
+        """Seconds without a message while the engine owes one."""
+        answered_in_a_pause = (wire.UpdateWeights, wire.Resume)
+        owed = any(isinstance(one.command, answered_in_a_pause) for one in self._commands.values())
+        working = owed or (not self._paused and (self._outputs or self._commands))
+        if self._process is None or not working:
+            return 0.0
+        return time.monotonic() - self._progress_at
 
     def replies(self) -> Replies:
         return Replies(self)
 
-    # Commands return when the engine has carried them out. EngineDied; BadRequest if the engine refuses.
+    # Commands return when an engine has carried them out. EngineDied; BadRequest if the engine refuses.
 
     async def flush(self) -> None:
         """Drop all cached prefixes."""
@@ -202,11 +305,9 @@ class EngineClient:
     async def pause(self, mode: PauseMode) -> None:
         """Compute no tokens until `resume`."""
         await self._execute(wire.Pause(mode, next(self._numbers)))
-        self._paused = True
 
     async def resume(self) -> None:
         self._progress_at = time.monotonic()
-        self._paused = False
         await self._execute(wire.Resume(next(self._numbers)))
 
     async def update_weights(self, source: str, mode: UpdateMode) -> None:
@@ -217,185 +318,250 @@ class EngineClient:
         """Refuse new requests. Returns when no request is left."""
         await self._execute(wire.Drain(next(self._numbers)))
 
-    def retire(self, reason: str) -> None:
-        """Fail all present and later requests and commands with EngineDied. The process runs until `stop`."""
-        self._die(EngineDied(reason))
+    def die(self, death: EngineDied) -> None:
+        """Fail all present and later requests and commands with `death`."""
+        if self._death is not None:
+            return
+        self._death = death
+        self._process = None
+        self._stop_probing()
+        for family in {output.family for output in self._outputs.values()}:
+            self._cancel_deadline(family)
+            family.replies.fail(death)
+        self._outputs.clear()
+        for pending in self._commands.values():
+            if not pending.answer.done():
+                pending.answer.set_exception(death)
+        self._commands.clear()
 
-    async def stop(self, patience_seconds: float = STOP_SECONDS) -> None:
-        """End the engine process: close its channel, then send signals. Requests in flight get EngineDied.
+    # ---------------------------------------------------------------- engines
 
-        Stopping again does nothing.
-        """
-        self.retire("the server is shutting down")
-        self._unwatch()
-        self._channel.close()
-        # An engine that is still loading does not read its channel and has nothing to finish.
-        loaded = self._started.done() and self._started.exception() is None
-        await asyncio.to_thread(_terminate, self._child, patience_seconds if loaded else 0.0)
+    def attach(self, process: EngineProcess) -> None:
+        """Make `process` the engine, and send it all that is in flight."""
+        assert self._process is None and self._death is None, (self._process, self._death)
+        self._process = process
+        self._progress_at = time.monotonic()
+        # The state that commands to earlier engines have left. The weights are already those accepted last.
+        if self._paused:
+            process.send(wire.Pause())
+        if self._drained:
+            process.send(wire.Drain())
+        families = list(dict.fromkeys(output.family for output in self._outputs.values()))
+        # Among suspects, those that have waited longest for progress come first.
+        suspects = sorted(
+            (one for one in families if one.is_suspect), key=lambda one: (one.blame, one.blamed_since)
+        )
+        self._held.extend(suspects)
+        self._held.extend(family for family in families if not family.is_suspect)
+        for pending in self._commands.values():
+            if not pending.waits_for_requests:
+                self._give(pending)
+        self._release()
+
+    def detach(self, end: End) -> None:
+        """The engine has ended. Suspects are noted, and quarantined if they were suspects before."""
+        self._process = None
+        self._stats = NO_STATS
+        self._deaths += 1
+        computed = {self._outputs[number].family for number in self._computing if number in self._outputs}
+        for family in computed | self._unheard:
+            amount = BLAME_KILLED if end.from_outside else BLAME
+            family.add_blame(amount, self._deaths, alone=family in self._probed)
+        self._stop_probing()
+        self._held.clear()
+        self._unheard.clear()
+        self._probed.clear()
+        self._computing = ()
+        for pending in self._commands.values():
+            pending.is_sent = False
+        for output in tuple(self._outputs.values()):
+            output.family.is_sent = False
+            if output.family.is_suspect and output.family.blame >= QUARANTINE:
+                log.error("request %d is ended: %s", output.id, QUARANTINED)
+                self._end_here(output, FinishReason.ERROR, QUARANTINED)
+            elif output.is_aborted:
+                self._end_here(output, FinishReason.ABORT)
+
+    def _release(self) -> None:
+        """Sends held requests up to the next suspect, and commands that have waited for all of them."""
+        if self._process is None:
+            return
+        self._stop_probing()
+        while self._held:
+            family = self._held.popleft()
+            if not family.unfinished:
+                continue
+            self._send_family(family)
+            if family.is_suspect and not self._paused:
+                self._probe = family
+                self._probed.add(family)
+                self._probe_timer = self._loop.call_later(PROBE_SECONDS, self._release)
+                return
+        for pending in self._commands.values():
+            if not pending.is_sent:
+                self._give(pending)
+
+    def _stop_probing(self) -> None:
+        self._probe = None
+        if self._probe_timer is not None:
+            self._probe_timer.cancel()
+
+    def _send_family(self, family: Family) -> None:
+        assert self._process is not None and not family.is_sent, family.request.id
+        family.is_sent = True
+        self._unheard.add(family)
+        for request in family.continuations():
+            self._process.send(wire.Submit(request))
+
+    def _give(self, pending: PendingCommand) -> None:
+        """Sends a command. If it aborts, requests before it that the engine does not have end here."""
+        assert self._process is not None, pending.command
+        if pending.aborts:
+            for output in [output for family in pending.before for output in family.unfinished]:
+                if not output.family.is_sent:
+                    self._end_here(output, FinishReason.ABORT)
+        pending.is_sent = True
+        self._process.send(pending.command)
 
     # ---------------------------------------------------------------- sending
 
     def _submit(self, request: Request, replies: Replies) -> None:
-        self._send(wire.Submit(request))
-        if not self._in_flight:
+        if self._death is not None:
+            raise self._death
+        if not self._outputs:
             self._progress_at = time.monotonic()
-        self._in_flight.update(dict.fromkeys(request.ids, replies))
+        family = Family(request, replies)
+        self._outputs.update((output.id, output) for output in family.outputs)
+        if request.deadline is not None:
+            seconds = request.deadline - time.monotonic() + DEADLINE_GRACE_SECONDS
+            family.deadline = self._loop.call_later(max(0.0, seconds), self._expire, family)
+        if self._probe is not None:
+            self._held.append(family)
+        elif self._process is not None:
+            self._send_family(family)
 
     async def _execute(self, command: wire.Answered) -> None:
-        self._send(command)
-        done = self._unanswered[command.number] = self._loop.create_future()
-        await done
+        """Waits for the engine's answer."""
+        if self._death is not None:
+            raise self._death
+        if not self._commands and not self._outputs:
+            self._progress_at = time.monotonic()
+        before = tuple({output.family for output in self._outputs.values()})
+        pending = PendingCommand(command, self._loop.create_future(), before)
+        self._commands[command.number] = pending
+        if self._process is not None and not (self._probe is not None and pending.waits_for_requests):
+            self._give(pending)
+        await pending.answer
 
     def _abort(self, number: RequestId) -> None:
-        with contextlib.suppress(EngineDied):
-            self._send(wire.Abort(number))
+        output = self._outputs.get(number)
+        if output is None or output.is_aborted:
+            return
+        output.is_aborted = True
+        if self._process is not None and output.family.is_sent:
+            self._process.send(wire.Abort(number))
+        else:
+            self._end_here(output, FinishReason.ABORT)
 
     def _forget(self, number: RequestId) -> None:
         """Abort a request that has no reader any more."""
-        if self._in_flight.pop(number, None) is not None:
-            self._abort(number)
+        output = self._outputs.get(number)
+        if output is not None:
+            self._remove(output)
+            if self._process is not None and output.family.is_sent:
+                self._process.send(wire.Abort(number))
 
-    def _send(self, message: wire.ToEngine) -> None:
-        if self.death is not None:
-            raise self.death
-        self._post(message)
+    # ---------------------------------------------------------------- ends that the server decides
 
-    def _post(self, message: wire.ToEngine) -> None:
-        self._channel.send(wire.encode(message))
-        if self._channel.unsent:
-            self._loop.add_writer(self._channel.fileno(), self._on_writable)
+    def _expire(self, family: Family) -> None:
+        """The deadline has passed and the engine has not noticed: it hangs, or none is attached."""
+        for output in family.unfinished:
+            if self._process is not None and family.is_sent:
+                self._process.send(wire.Abort(output.id))
+            self._end_here(output, FinishReason.DEADLINE)
+        self._look_at_probe()
 
-    def _on_writable(self) -> None:
-        self._channel.flush()
-        if not self._channel.unsent:
-            self._loop.remove_writer(self._channel.fileno())
+    def _end_here(self, output: Output, reason: FinishReason, message: str = "") -> None:
+        self._remove(output)
+        usage = Usage(len(output.family.request.prompt), len(output.tokens), 0)
+        output.family.replies.deliver(Ended(output.id, reason, usage, message))
+
+    def _remove(self, output: Output) -> None:
+        del self._outputs[output.id]
+        output.is_ended = True
+        if not output.family.unfinished:
+            self._cancel_deadline(output.family)
+
+    def _cancel_deadline(self, family: Family) -> None:
+        if family.deadline is not None:
+            family.deadline.cancel()
 
     # ---------------------------------------------------------------- receiving
 
-    def _on_readable(self) -> None:
-        try:
-            for body in self._channel.receive():
-                self._receive(wire.decode_from_engine(body))
-        except (AssertionError, msgspec.MsgspecError) as error:
-            log.error("the engine sent bytes that are not a message", exc_info=error)
-            self._child.kill()
-            self._disconnected("sent bytes that are not a message")
-        else:
-            # Only now: messages sent before the end, a Failed for example, explain it.
-            if self._channel.ended:
-                self._disconnected("ended unexpectedly")
-
-    def _receive(self, message: wire.FromEngine) -> None:
+    def receive(self, message: wire.FromEngine) -> None:
+        """A message of the attached engine."""
         self._progress_at = time.monotonic()
+        self._unheard.clear()
         match message:
             case wire.StepOut():
                 self._deliver(message)
             case wire.Done():
                 self._complete(message)
-            case wire.Ready():
-                self._started.set_result(message)
-            case wire.Failed():
-                self._fail(message.message)
-            case wire.Unsound():
-                self._flaw = message.message
-        # Requests sent before the message arrived are still served. A paused engine may hold weights that an
-        # administrator is about to replace, and the next engine would not be paused.
-        if self._flaw is not None and not (self._in_flight or self._unanswered or self._paused):
-            self._fail(self._flaw)
+            case wire.Computing():
+                self._computing = message.requests
+            case wire.Unsound() if self._process is not None:
+                # Requests continue on the next engine; this one may have read what it should not.
+                self._process.kill(End(message.message))
 
     def _complete(self, done: wire.Done) -> None:
-        answer = self._unanswered.pop(done.number, None)
-        if answer is None or answer.done():  # its caller was cancelled
+        pending = self._commands.pop(done.number, None)
+        if pending is None:  # sent by `attach`
+            return
+        if not done.message:
+            self._remember(pending.command, done)
+            if pending.aborts:  # their ends may still be on the way, and the engine may die before
+                for output in [output for family in pending.before for output in family.unfinished]:
+                    output.is_aborted = True
+        if pending.answer.done():  # its caller was cancelled
             return
         if done.message:
-            answer.set_exception(BadRequest(done.message, param=done.param, code=done.code))
+            pending.answer.set_exception(BadRequest(done.message, param=done.param, code=done.code))
         else:
-            answer.set_result(None)
+            pending.answer.set_result(None)
+
+    def _remember(self, command: wire.Answered, done: wire.Done) -> None:
+        """Notes the state that a successor must be brought into."""
+        match command:
+            case wire.Pause():
+                self._paused = True
+                # A paused suspect makes no progress, and the other requests must not wait for it.
+                self._release()
+            case wire.Resume():
+                self._paused = False
+            case wire.UpdateWeights(source=source):
+                self.weights = (source, done.weights)
+            case wire.Drain():
+                self._drained = True
 
     def _deliver(self, step: wire.StepOut) -> None:
         self._stats = step.stats
-        in_flight = self._in_flight
-        replies: Iterator[PromptLogprobs | TokenSampled] = chain(step.prompt_logprobs, step.tokens)
-        for reply in replies:
-            reader = in_flight.get(reply.request)
-            if reader is not None:  # otherwise the request was aborted when its reader left
-                reader.deliver(reply)
+        outputs = self._outputs
+        for scored in step.prompt_logprobs:
+            if (output := outputs.get(scored.request)) is not None:
+                output.family.prompt_from = scored.first + len(scored.tokens)
+                output.family.replies.deliver(scored)
+        for reply in step.tokens:
+            output = outputs.get(reply.request)
+            if output is not None:  # otherwise the request was aborted when its reader left
+                output.tokens.append(reply.token)
+                output.family.replies.deliver(reply)
         for end in step.ends:
-            reader = in_flight.pop(end.request, None)
-            if reader is not None:
-                reader.deliver(end)
+            output = outputs.get(end.request)
+            if output is not None:
+                self._remove(output)
+                output.family.replies.deliver(end)
+        self._look_at_probe()
 
-    # ---------------------------------------------------------------- the end
-
-    def _disconnected(self, how: str) -> None:
-        """The channel has ended. The exit status, once known, completes the error."""
-        self._unwatch()
-        # In a thread: the process has closed its files, but may still be freeing its memory.
-        reaping = self._loop.run_in_executor(None, _reap, self._child)
-        if self.death is not None:  # a Failed message has given the reason
-            return
-        message = f"the engine process {how}"
-        if self._started.done():
-            # Requests in flight fail at once; the exit status is only logged.
-            self._fail(message)
-            reaping.add_done_callback(lambda status: log.error("%s: %s", message, status.result()))
-        else:
-            # Only `start` is waiting, and a person reads its error: it can wait for the exit status.
-            reaping.add_done_callback(lambda status: self._fail(f"{message}: {status.result()}"))
-
-    def _unwatch(self) -> None:
-        descriptor = self._channel.fileno()
-        if descriptor >= 0:  # a closed descriptor's number may already belong to another socket
-            self._loop.remove_reader(descriptor)
-            self._loop.remove_writer(descriptor)
-
-    def _fail(self, message: str) -> None:
-        if not self._started.done():
-            self._started.set_exception(TransomError(message))
-        self._die(EngineDied(message))
-
-    def _die(self, death: EngineDied) -> None:
-        if self._death.done():
-            return
-        self._death.set_result(death)
-        for replies in set(self._in_flight.values()):
-            replies.fail(death)
-        self._in_flight.clear()
-        for answer in self._unanswered.values():
-            if not answer.done():
-                answer.set_exception(death)
-        self._unanswered.clear()
-
-
-def _spawn(command: Sequence[str]) -> tuple[subprocess.Popen[bytes], Channel]:
-    """Starts the engine process. TransomError if the operating system refuses."""
-    ours, theirs = socket.socketpair()
-    with theirs:
-        try:
-            # A process group of its own: Ctrl-C in the terminal reaches only the server, which stops it.
-            child = subprocess.Popen(command, stdin=theirs.fileno(), process_group=0)
-        except OSError as error:
-            ours.close()
-            raise TransomError(f"the engine process cannot be started: {error.strerror}") from error
-    return child, Channel(ours)
-
-
-def _reap(child: subprocess.Popen[bytes]) -> str:
-    """Waits for a process that has ended or is about to. Returns its exit status in words."""
-    try:
-        status = child.wait(EXIT_SECONDS)
-    except subprocess.TimeoutExpired:
-        child.kill()
-        status = child.wait()
-    return f"killed by {signal.Signals(-status).name}" if status < 0 else f"exit status {status}"
-
-
-def _terminate(child: subprocess.Popen[bytes], patience_seconds: float) -> None:
-    """Waits, then sends SIGTERM, then SIGKILL, until the process has exited."""
-    for escalate, seconds in ((child.terminate, patience_seconds), (child.kill, KILL_SECONDS)):
-        try:
-            child.wait(seconds)
-            return
-        except subprocess.TimeoutExpired:
-            escalate()
-    child.wait()
+    def _look_at_probe(self) -> None:
+        if self._probe is not None and not (self._probe.is_suspect and self._probe.unfinished):
+            self._release()

@@ -2,14 +2,16 @@
 
 import os
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 from transom import wire
 from transom.config import EngineConfig, cores_available
-from transom.engine.reload import DiskWeights
+from transom.engine.reload import DiskWeights, identity_of
 from transom.engine.runner import ModelRunner
 from transom.engine.sizing import Sizing, size_pools
+from transom.errors import require_assertions
 from transom.kv.cache import HybridCache
 from transom.kv.check import Work, check, check_slices
 from transom.kv.stats import ComponentStats
@@ -22,14 +24,35 @@ from transom.sched import loop as sched
 from transom.sched.config import SchedulerConfig
 from transom.sched.policy import SchedulePolicy
 from transom.sched.scheduler import Scheduler
+from transom.steps import StepResult, StepWork
+from transom.values import RequestId
 from transom.weights.builtin import resolve_model
 from transom.weights.gguf import read_gguf
+
+Computing = Callable[[tuple[RequestId, ...]], None]
+"""Called before each step with the requests that it computes."""
+
+
+def _tell_nobody(requests: tuple[RequestId, ...]) -> None:
+    pass
+
+
+class _Announced(NamedTuple):
+    """A runner that first tells which requests it computes."""
+
+    runner: ModelRunner
+    computing: Computing
+
+    def run(self, work: StepWork) -> StepResult:
+        self.computing(tuple([span.request for span in work.spans]))
+        return self.runner.run(work)
 
 
 class Engine:
     """Owns the model, the KV pools and the queue. Mutable, for one thread."""
 
     def __init__(self, config: EngineConfig, model: Model, ops: Ops) -> None:
+        require_assertions()
         self.config = config
         self.ops = ops
         self.sizing = size_pools(model.spec, config)
@@ -37,7 +60,7 @@ class Engine:
         self.store = KVStore(self.sizing.shapes, self.sizing.layout.pages)
         tables = list(self.cache.page_tables)
         self.runner = ModelRunner(ops, model, self.store, tables, [rule.clips for rule in self.cache.rules])
-        self.weights = DiskWeights(self.runner)
+        self.disk = DiskWeights(self.runner)
         self.scheduler = Scheduler(self.cache, scheduler_config(config, self.sizing))
         self._check: Work | None = None
         """The check in progress. None after every iteration, because the cache may have changed."""
@@ -47,9 +70,12 @@ class Engine:
         """The model, with its current weights."""
         return self.runner.model
 
-    def iterate(self, commands: Sequence[wire.Command]) -> sched.Iteration:
+    def iterate(
+        self, commands: Sequence[wire.Command], computing: Computing = _tell_nobody
+    ) -> sched.Iteration:
         """Applies the commands and computes one step: see `transom.sched.loop`."""
-        iteration = sched.iterate(self.scheduler, commands, self.runner, time.monotonic(), self.weights)
+        runner = _Announced(self.runner, computing)
+        iteration = sched.iterate(self.scheduler, commands, runner, time.monotonic(), self.disk)
         self._check = None
         if self.config.paranoid:
             check(self.cache)
@@ -64,6 +90,10 @@ class Engine:
         if self._check is None:
             self._check = check_slices(self.cache)
         return next(self._check, None) is not None
+
+    def weights(self) -> str:
+        """Identity of the file of the current weights; empty for weights that were not read from a file."""
+        return self.disk.identity
 
     def stats(self) -> wire.Stats:
         """The scheduler's counters and state, with the use of each KV pool in tokens."""
@@ -86,6 +116,7 @@ def load_engine(config: EngineConfig) -> tuple[wire.Ready, Engine]:
     ops = choose_ops(threads)
     model = load_model(read_gguf(path))
     engine = Engine(config, model, ops)
+    engine.disk.identity = identity_of(path)
     return _ready(engine, path, threads, time.monotonic() - started), engine
 
 
@@ -114,6 +145,7 @@ def _ready(engine: Engine, path: Path, threads: int, seconds: float) -> wire.Rea
         max_running_requests=layout.rows,
         chunked_prefill_size=engine.config.chunked_prefill_size,
         load_seconds=seconds,
+        weights=engine.weights(),
     )
 
 

@@ -26,7 +26,7 @@ from transom.engine.channel import Channel
 from transom.errors import TransomError
 from transom.sched import loop as sched
 from transom.sched.commands import Drained, WeightsRefused, WeightsUpdated
-from transom.values import Ended, FinishReason, IdleReason, PromptLogprobs, TokenSampled, Usage
+from transom.values import Ended, FinishReason, IdleReason, PromptLogprobs, RequestId, TokenSampled, Usage
 
 log = logging.getLogger("transom.engine")
 
@@ -45,10 +45,18 @@ CLOSE_SECONDS = 1.0
 """How long an exiting engine waits for a slow server to read its last messages."""
 
 
+Computing = Callable[[tuple[RequestId, ...]], None]
+"""Called before each step with the requests that it computes."""
+
+
 class Steps(Protocol):
     """A scheduler with its runner, as the loop below drives it."""
 
-    def iterate(self, commands: Sequence[wire.Command]) -> sched.Iteration: ...
+    def iterate(self, commands: Sequence[wire.Command], computing: Computing) -> sched.Iteration: ...
+
+    def weights(self) -> str:
+        """Identity of the weights that serve now."""
+        ...
 
     def stats(self) -> wire.Stats: ...
 
@@ -153,8 +161,15 @@ def _refusal(rejected: sched.Rejected) -> Ended:
     )
 
 
+def updated(iteration: sched.Iteration, weights: Callable[[], str]) -> Iterator[wire.Done]:
+    """Answers to updates of the weights that were carried out."""
+    for done in iteration.done:
+        if isinstance(done, WeightsUpdated):
+            yield wire.Done(done.number, weights=weights())
+
+
 def acknowledgements(messages: Sequence[Incoming], iteration: sched.Iteration) -> Iterator[wire.Done]:
-    """Answers to the commands that this iteration carried out or refused.
+    """Answers to all other commands that this iteration carried out or refused.
 
     Most commands take effect at once. `Drain` and `UpdateWeights` end in a later iteration, which says so.
     """
@@ -166,18 +181,37 @@ def acknowledgements(messages: Sequence[Incoming], iteration: sched.Iteration) -
                 pass
     for done in iteration.done:
         match done:
-            case WeightsUpdated() | Drained():
+            case Drained():
                 yield wire.Done(done.number)
             case WeightsRefused(number, error):
                 yield wire.Done(number, error.message, error.code or "invalid_value", error.param)
+            case WeightsUpdated():
+                pass  # answered before the step
 
 
 # ---------------------------------------------------------------- the loop
 
 
+class Announcer:
+    """Tells the server which requests a step computes, before the step. Mutable: says each set once.
+
+    Most steps compute the same requests as the one before, so most steps send nothing.
+    """
+
+    def __init__(self, mailbox: Mailbox) -> None:
+        self._mailbox = mailbox
+        self._last: tuple[RequestId, ...] = ()
+
+    def computing(self, requests: tuple[RequestId, ...]) -> None:
+        if requests != self._last:
+            self._last = requests
+            self._mailbox.send(wire.Computing(requests))
+
+
 def serve(mailbox: Mailbox, steps: Steps) -> None:
     """Run iterations until the server says stop. Blocks only when there is nothing to compute or to check."""
     timeout_ms, unchecked = FOREVER, False
+    announce = Announcer(mailbox).computing
     while True:
         messages = mailbox.receive(0 if unchecked else timeout_ms)
         if unchecked and not messages:
@@ -186,9 +220,12 @@ def serve(mailbox: Mailbox, steps: Steps) -> None:
         commands = [message for message in messages if isinstance(message, wire.Command)]
         if len(commands) < len(messages):  # a Stop
             return
-        iteration = steps.iterate(commands)
+        iteration = steps.iterate(commands, announce)
         if iteration.failure is not None:
             log.error("a step failed; its requests end with an error", exc_info=iteration.failure)
+        # Before the step: a server that sees tokens of new weights must know that these weights serve.
+        for done in updated(iteration, steps.weights):
+            mailbox.send(done)
         out = step_out(iteration, steps.stats())
         if out.tokens or out.ends or out.prompt_logprobs or iteration.idle is not None:
             mailbox.send(out)
@@ -203,8 +240,8 @@ def serve(mailbox: Mailbox, steps: Steps) -> None:
 def _check_slice(mailbox: Mailbox, steps: Steps) -> bool:
     """Checks a part of the engine's state. Returns whether more is unchecked.
 
-    After a failure the engine continues to serve. The server replaces it once no request is in flight: only
-    the server knows which requests it has sent, so an exit from here could lose one.
+    After a failure the server kills and replaces the engine. An exit from here would do as well; the message
+    tells the server why.
     """
     try:
         return steps.check_slice()

@@ -1,5 +1,7 @@
 """Loads other weights into a running engine, from another file of the same model."""
 
+import hashlib
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -12,24 +14,33 @@ from transom.models.spec import ModelSpec
 from transom.weights.gguf import GgufFile, read_gguf
 
 PARAM = "model_path"
+HEADER_BYTES = 128 << 20
+"""More than the metadata and the tensor table of any model: the largest vocabularies take 20 MB."""
+COPY_BYTES = 16 << 20
+SAMPLES, SAMPLE_BYTES = 64, 4096
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class DiskWeights:
-    """The `sched.commands.Weights` of a model runner. A source is the path of a GGUF file."""
+    """The `sched.commands.Weights` of a model runner. A source is the path of a GGUF file.
+
+    Mutable: `identity` is that of the file that serves, see `identity_of`.
+    """
 
     runner: ModelRunner
+    identity: str = ""
 
     def check(self, source: str) -> None:
         # Reads metadata only: a request for the wrong file is refused before running requests are disturbed.
-        with _opened(source) as file:
+        with _opened(source, HEADER_BYTES) as (file, _):
             self._require_same(read_spec(file), source)
 
     def load(self, source: str) -> None:
         """Both sets are in memory for a moment: the old one is freed only when the new one is complete."""
-        with _opened(source) as file:
+        with _opened(source) as (file, identity):
             self._require_same(read_spec(file), source)
             self.runner.model = load_model(file)
+            self.identity = identity
 
     def _require_same(self, spec: ModelSpec, source: str) -> None:
         served = self.runner.model.spec
@@ -42,11 +53,57 @@ class DiskWeights:
 
 
 @contextmanager
-def _opened(source: str) -> Iterator[GgufFile]:
-    """The opened file. Raises BadRequest if it is missing or cannot be read."""
+def _opened(source: str, most: int | None = None) -> Iterator[tuple[GgufFile, str]]:
+    """A private copy of the file and its identity. Raises BadRequest if it is missing or cannot be read.
+
+    With `most`, only as many bytes are copied; the rest reads as zeros. A file that is mapped and then
+    truncated kills its reader with SIGBUS, so a running engine never maps a file that others can write.
+    """
     if not Path(source).is_file():
         raise BadRequest(f"there is no file {source}", param=PARAM)
+    copy = os.memfd_create("weights")
+    path = Path(f"/proc/self/fd/{copy}")
     try:
-        yield read_gguf(Path(source))
+        identity = _copy(source, copy, most)
+        yield read_gguf(path), identity
     except ModelFileError as error:
-        raise BadRequest(str(error), param=PARAM) from None
+        raise BadRequest(str(error).replace(str(path), source), param=PARAM) from None
+    except OSError as error:
+        raise BadRequest(f"{source}: cannot be read: {error.strerror or error}", param=PARAM) from None
+    except MemoryError:
+        raise BadRequest(f"{source}: not enough memory for a second set of weights", param=PARAM) from None
+    finally:
+        os.close(copy)  # a mapping of the copy outlives its descriptor
+
+
+def _copy(source: str, copy: int, most: int | None) -> str:
+    """Copies the file into the descriptor `copy`. Returns its identity. ModelFileError if it shrinks."""
+    with open(source, "rb", buffering=0) as file:
+        size = os.fstat(file.fileno()).st_size
+        os.ftruncate(copy, size)
+        end, done = size if most is None else min(size, most), 0
+        while done < end:
+            chunk = os.pread(file.fileno(), min(COPY_BYTES, end - done), done)
+            if not chunk:
+                raise ModelFileError(f"{source}: was truncated while it was read")
+            done += os.pwrite(copy, chunk, done)
+        return _identity(file.fileno())
+
+
+def identity_of(path: Path) -> str:
+    """A digest of the file's size, times, inode, header and sampled pages.
+
+    The server compares it when it starts an engine again: the same path may hold another model by then.
+    """
+    with path.open("rb", buffering=0) as file:
+        return _identity(file.fileno())
+
+
+def _identity(descriptor: int) -> str:
+    status = os.fstat(descriptor)
+    size = status.st_size
+    digest = hashlib.blake2b(f"{size} {status.st_mtime_ns} {status.st_ino}".encode(), digest_size=8)
+    digest.update(os.pread(descriptor, 1 << 20, 0))
+    for number in range(SAMPLES):
+        digest.update(os.pread(descriptor, SAMPLE_BYTES, size * number // SAMPLES))
+    return digest.hexdigest()

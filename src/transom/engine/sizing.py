@@ -7,7 +7,7 @@ from transom.errors import ConfigError
 from transom.kv.component_specs import ComponentSpec
 from transom.kv.eviction_policy import CachePolicy
 from transom.kv.layout import CacheLayout, PrefixCaching, address_space, bytes_alone, longest_alone
-from transom.kv.page_rules import first_needed, is_ranged, keeps_everything
+from transom.kv.page_rules import slots_held
 from transom.models.spec import ModelSpec
 from transom.ops.store import KVType, PageShape
 
@@ -90,15 +90,15 @@ def _pages_holding(spec: ModelSpec, config: EngineConfig, tokens: int) -> tuple[
 
 def _pool_tokens(component: ComponentSpec, config: EngineConfig, tokens: int) -> int:
     """Tokens that the pool of `component` holds if a full-attention pool holds `tokens`."""
-    if keeps_everything(component, tokens):
-        return tokens
+    kept, computing = (
+        slots_held(component, config.page_size, tokens, chunk) for chunk in (0, config.chunked_prefill_size)
+    )
+    if kept > tokens:
+        return tokens  # a request keeps everything
     if config.swa_full_tokens_ratio is not None:
         return int(tokens * config.swa_full_tokens_ratio)
-    if not is_ranged(component):
-        return WINDOWS_KEPT * config.page_size  # a snapshot takes one page
-    window = tokens - first_needed(component, tokens) + 1
     # Until a chunk has been computed, its positions are held beside the window. There is room for two chunks.
-    return min(tokens, WINDOWS_KEPT * window + 2 * config.chunked_prefill_size)
+    return min(tokens, (WINDOWS_KEPT - 2) * kept + 2 * computing)
 
 
 def _tokens_within(spec: ModelSpec, config: EngineConfig, shapes: tuple[PageShape, ...], budget: int) -> int:

@@ -1,26 +1,41 @@
-"""Keeps an engine running: starts a new one when the engine process dies, and hands out the current one."""
+"""Keeps an engine running: replaces it when its process ends or hangs. Requests in flight go on."""
 
 import asyncio
 import logging
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Self
 
 from transom import wire
 from transom.config import EngineConfig, LogConfig
-from transom.engine.client import ENGINE_COMMAND, LOG_DEFAULT, NO_STATS, STOP_SECONDS, EngineClient
+from transom.engine.child import (
+    ENGINE_COMMAND,
+    LOG_DEFAULT,
+    STOP_SECONDS,
+    End,
+    EngineProcess,
+    Receive,
+    Watchdog,
+)
+from transom.engine.client import EngineClient
 from transom.errors import EngineDied, TransomError
 
 log = logging.getLogger("transom.engine")
+
+WATCH_SECONDS = 0.25
+"""Between two looks of the watchdog. Each costs one read of /proc, and only while requests are in flight."""
+BACK_OFF_SECONDS = 0.1
+"""Pause after a start that failed; twice as long after each further one."""
 
 
 @dataclass(frozen=True, slots=True)
 class EngineLaunch:
     """Settings to start an engine, and the restart limit.
 
-    An engine that crashes `crashes_max` times within `crashes_seconds` is not restarted: a cause that recurs
-    so soon is not transient, and each start takes CPU and memory from the machine.
+    Engines that end without having sampled a token count: `crashes_max` of them in a row, within
+    `crashes_seconds`, are not replaced. A cause that recurs so soon is not transient, and each start takes
+    CPU and memory from the machine. An engine that samples tokens makes progress, so it is always replaced.
     """
 
     config: EngineConfig
@@ -28,9 +43,11 @@ class EngineLaunch:
     command: Sequence[str] = ENGINE_COMMAND
     crashes_max: int = 5
     crashes_seconds: float = 60.0
+    hang_seconds: float = 120.0
+    """An engine that computes for longer without finishing a step is replaced."""
 
-    async def start(self) -> EngineClient:
-        return await EngineClient.start(self.config, self.command, self.log_config)
+    async def start(self, receive: Receive) -> EngineProcess:
+        return await EngineProcess.start(self.config, receive, self.command, self.log_config)
 
     def is_enough(self, crashes: Sequence[float]) -> bool:
         """Whether the last of these crashes, given by their times in seconds, reaches the limit."""
@@ -39,47 +56,56 @@ class EngineLaunch:
 
 
 class Supervisor:
-    """Owns the current engine and replaces it when it dies. Mutable; belongs to one event loop."""
+    """Owns the engine process and replaces it when it ends. Mutable; belongs to one event loop."""
 
-    def __init__(self, launch: EngineLaunch, first: EngineClient) -> None:
+    def __init__(self, launch: EngineLaunch, client: EngineClient, first: EngineProcess) -> None:
         self._launch = launch
-        self._client = first
+        self._client = client
+        self._process = first
         self._ready = first.ready
         self._over: str | None = None
         """Why no engine will serve any more."""
-        self._replacing = asyncio.ensure_future(self._replace_dead_engines())
+        self._gap: str | None = None
+        """Why no engine serves at the moment."""
         self.restarts = 0
+        client.attach(first)
+        self._replacing = asyncio.ensure_future(self._replace_ended_engines())
+        self._watching = asyncio.ensure_future(self._watch(Watchdog(launch.hang_seconds)))
 
     @classmethod
     async def start(cls, launch: EngineLaunch) -> Self:
         """A supervisor with a ready engine. TransomError, in one line, if the engine cannot start."""
-        return cls(launch, await launch.start())
+        client = EngineClient()
+        return cls(launch, client, await launch.start(client.receive))
 
     @property
     def client(self) -> EngineClient:
-        """The engine that serves now. EngineDied, with the reason, while no engine serves."""
-        trouble = self.trouble
-        if trouble is not None:
-            raise EngineDied(trouble)
+        """Takes requests and commands, also between two engines. EngineDied if no engine will serve."""
+        if self._over is not None:
+            raise EngineDied(self._over)
         return self._client
 
     @property
     def trouble(self) -> str | None:
         """Why no engine serves and whether a new one is starting; None while one serves."""
-        death = self._client.death
-        if self._over is not None or death is None:
+        if self._over is not None or self._gap is None:
             return self._over
-        return f"{death}; a new one is being started"
+        return f"{self._gap}; a new one is being started"
 
     @property
     def ready(self) -> wire.Ready:
-        """The facts of the first engine. Later ones differ only in process id and loading time."""
+        """The facts of the first engine. Later ones differ only in process id, loading time and weights."""
         return self._ready
+
+    @property
+    def weights_version(self) -> str:
+        """Identity of the file whose weights were accepted last."""
+        return self._client.weights[1] if self._client.weights is not None else self._ready.weights
 
     @property
     def stats(self) -> wire.Stats:
         """The latest snapshot. Each engine counts from zero."""
-        return self._client.stats if self.trouble is None else NO_STATS
+        return self._client.stats
 
     async def gave_up(self) -> str:
         """Waits until no engine will be started any more. Returns why."""
@@ -87,60 +113,80 @@ class Supervisor:
 
     def retire(self, reason: str) -> None:
         """Fail all present and later requests with EngineDied, and start no further engine."""
-        self._over = reason
-        self._client.retire(reason)
+        self._over = self._over or reason
+        self._client.die(EngineDied(reason))
 
     async def stop(self, patience_seconds: float = STOP_SECONDS) -> None:
         """End the engine, even if it is still starting. Requests in flight get EngineDied."""
         self.retire("the server is shutting down")
-        self._replacing.cancel()
-        await asyncio.gather(self._replacing, return_exceptions=True)
-        await self._client.stop(patience_seconds)
+        for task in (self._watching, self._replacing):
+            task.cancel()
+        await asyncio.gather(self._replacing, self._watching, return_exceptions=True)
+        await self._process.stop(patience_seconds)
 
     # ---------------------------------------------------------------- replacing
 
-    async def _replace_dead_engines(self) -> str:
+    async def _replace_ended_engines(self) -> str:
         """Runs until it gives up. Returns why."""
-        crashes: list[float] = []
-        reason = await self._end_of_service()
-        while self._over is None:
-            crashes.append(time.monotonic())
-            if self._launch.is_enough(crashes):
-                self._over = self._too_often(reason)
-                break
-            log.error("%s; starting a new engine", reason)
+        failures: list[float] = []
+        while True:
+            end = await self._process.ended()
+            ended_at = time.monotonic()
+            if self._over is not None:
+                return self._over
+            log.error("%s; starting a new engine", end.reason)
+            self._gap = end.reason
+            self._client.detach(end)
+            await self._process.stop()
+            if self._process.is_productive:
+                failures.clear()
+            failures.append(ended_at)
+            successor = await self._start_successor(end, failures)
+            if isinstance(successor, str):
+                self._over = successor
+                self._client.die(EngineDied(successor))
+                return successor
+            self._process, self._gap = successor, None
+            self.restarts += 1
+            self._client.attach(successor)
+            log.warning("a new engine serves, %.1f s after the end of the last", time.monotonic() - ended_at)
+
+    async def _start_successor(self, end: End, failures: list[float]) -> EngineProcess | str:
+        """A ready engine with the weights that were accepted last, or why there will be none."""
+        launch, reason = self._launch, end.reason
+        weights = self._client.weights
+        if weights is not None:
+            launch = replace(launch, config=replace(launch.config, model=weights[0]))
+        while not launch.is_enough(failures):
             try:
-                successor = await self._launch.start()
+                process = await launch.start(self._client.receive)
             except TransomError as error:  # counts as a crash
                 reason = str(error)
-            else:
-                reason = await self._serve_with(successor, crashes[-1])
-        return self._over
-
-    async def _serve_with(self, successor: EngineClient, crashed_at: float) -> str:
-        """Makes `successor` the current engine and waits for its end. Returns why it ended."""
-        self._client = successor
-        if _model(successor.ready) != _model(self._ready):
-            self._over = "the model file has changed since the server started; the server must be restarted"
-            return self._over
-        self.restarts += 1
-        log.warning("a new engine serves, %.1f s after the end of the last", time.monotonic() - crashed_at)
-        return await self._end_of_service()
-
-    async def _end_of_service(self) -> str:
-        """Waits until the engine no longer serves and its process has exited. Returns why."""
-        death = await self._client.died()
-        await self._client.stop()
-        return str(death)
-
-    def _too_often(self, reason: str) -> str:
-        launch = self._launch
+                failures.append(time.monotonic())
+                await asyncio.sleep(BACK_OFF_SECONDS * 2 ** len(failures))
+                continue
+            if _model(process.ready) == _model(self._ready) and process.ready.weights == self.weights_version:
+                return process
+            await process.stop()
+            return "the model file has changed since the server started; the server must be restarted"
         return (
             f"the engine ended {launch.crashes_max} times within {launch.crashes_seconds:g} seconds, "
             f"the last time because: {reason}"
         )
 
+    async def _watch(self, watchdog: Watchdog) -> None:
+        """Kills an engine that hangs. Its end, and all that follows, is then as after a crash."""
+        while True:
+            await asyncio.sleep(WATCH_SECONDS)
+            silent = self._client.stalled_seconds()
+            if not silent:
+                continue
+            verdict = watchdog.look(self._process.pid, silent)
+            if verdict is not None:
+                log.error("%s; killing it", verdict.reason)
+                self._process.kill(verdict)
+
 
 def _model(ready: wire.Ready) -> tuple[object, ...]:
     """The facts that the server has built on: its tokenizer, its limits and its metrics."""
-    return (ready.model, ready.architecture, ready.context, ready.weights_bytes, ready.components)
+    return (ready.architecture, ready.context, ready.components)

@@ -70,13 +70,19 @@ class Entries:
             fields = _FORMAT.iter_unpack(bytes(part))
             yield [number for *_, number, version in fields if versions[number] == version]
 
-    def first(self) -> bytes | None:
-        """The lowest entry."""
-        assert self._count == 0 or self._heap or self._firsts, self._count
+    def first(self, versions: Sequence[int]) -> Fields | None:
+        """The lowest entry whose version is the one that `versions` names. Drops the dead ones before it.
+
+        All in one call, because every eviction comes here for each of its victims.
+        """
         heap, firsts = self._heap, self._firsts
-        if heap and (not firsts or heap[0] < firsts[0][0]):
-            return heap[0]
-        return firsts[0][0] if firsts else None
+        while heap or firsts:
+            in_heap = not firsts or (heap and heap[0] < firsts[0][0])
+            fields = unpacked(heap[0] if in_heap else firsts[0][0])
+            if versions[fields[4]] == fields[5]:
+                return fields
+            self.pop()
+        return None
 
     def leading(self, until: Key) -> Iterator[Fields]:
         """The lowest entries in turn, as far as they lie side by side, below `until`."""

@@ -24,7 +24,7 @@ from collections.abc import Callable, Iterator, Sequence
 from math import inf
 from typing import Generic
 
-from transom.kv.entries import Entries, Key, packed, unpacked
+from transom.kv.entries import Entries, Key, packed
 from transom.kv.eviction_policy import RANK_LOWEST, RANK_NEEDED, RANK_UNNEEDED, Policy, Price, Tallies
 from transom.kv.journal import Journal
 from transom.kv.numbers import Item, Numbers
@@ -116,7 +116,7 @@ class EvictionQueue(Generic[Item]):
         self._versions: array[int] = numbers.column("Q")
         """By number: the version of the entry that counts, 0 if there is none."""
         self.exact: array[int] = numbers.column("B")
-        """By number: whether the entry that counts has the present key, and not a lower one."""
+        """By number: whether the entry that counts is known to have the present key, and not a lower one."""
         self.queued: array[int] = numbers.column("B")
         """By number: whether it is queued, skipped or not. For other modules to read."""
         self._count = 0
@@ -271,13 +271,9 @@ class EvictionQueue(Generic[Item]):
         Sets `victim_key`. Logs nothing: entries change, but not the order of candidates.
         """
         entries, versions, exact = self._entries, self._versions, self.exact
-        while (entry := entries.first()) is not None:
-            rank, one, two, _, number, version = unpacked(entry)
-            if versions[number] != version:
-                entries.pop()
-                continue
+        while (first := entries.first(versions)) is not None:
+            bound, number = first[:3], first[4]
             # The first entry bounds all keys from below, so a candidate at its own bound has the lowest key.
-            bound = (rank, one, two)
             now = bound if exact[number] else self.key(number)
             if now <= bound:
                 self.victim_key = now
@@ -293,7 +289,8 @@ class EvictionQueue(Generic[Item]):
         assert self.queued[number], number
         self._version += 1
         self._versions[number] = self._version
-        self.exact[number] = key is not LOWEST
+        # A price that is not kept is that of a pinned node: it changes when the pin ends, also by a rollback.
+        self.exact[number] = key is not LOWEST and number in self.prices
         self._entries.push(packed(key, self.tallies.ages[number], number, self._version))
         # A sweep looks at four times as many entries as were inserted since the last one, so dead entries
         # never outnumber the candidates by much, and no insertion takes long.

@@ -64,9 +64,6 @@ class PageRule(Protocol):
     """Whether the tokens of a repair read nothing before its start. Elsewhere they read cached pages, and
     store nothing where pages are cached."""
 
-    keeps_all: ClassVar[bool]
-    by_reference: ClassVar[bool]
-
     # ------------------------------------------------------------ hits
 
     def needed(self, end: int) -> int:
@@ -196,8 +193,6 @@ class FullPages(PageRule):
     page_size: int
     reads_before: bool = True
     clips: ClassVar[bool] = False
-    keeps_all: ClassVar[bool] = True
-    by_reference: ClassVar[bool] = True
 
     def needed(self, end: int) -> int:
         return 0
@@ -250,9 +245,6 @@ class SlidingPages(PageRule):
     """`needed(end).start` by end. A table, because the scheduler and the cache need it for every span."""
     peaks: Counts = field(repr=False, compare=False)
     """`held` by number of pages."""
-
-    keeps_all: ClassVar[bool] = False
-    by_reference: ClassVar[bool] = True
 
     def needed(self, end: int) -> int:
         assert end >= 0, end
@@ -314,8 +306,6 @@ class SnapshotPages(PageRule):
     component: ComponentSpec
     page_size: int
     reads_before: bool = True
-    keeps_all: ClassVar[bool] = False
-    by_reference: ClassVar[bool] = False
 
     def needed(self, end: int) -> int:
         """The index of the state after `end`; inside a page no state is kept, so an index past the path."""
@@ -401,20 +391,16 @@ def first_needed(component: ComponentSpec, end: int) -> int:
     return need.start
 
 
-def keeps_everything(component: ComponentSpec, context: int) -> bool:
-    """Whether a request keeps all its pages: full attention, and windows as long as the context."""
-    return is_ranged(component) and first_needed(component, context) == 0
-
-
-def is_ranged(component: ComponentSpec) -> bool:
-    """Whether a component needs a range of positions, and not a snapshot."""
-    return isinstance(component.needed(0), From)
+def slots_held(component: ComponentSpec, page_size: int, end: int, chunk: int) -> int:
+    """Slots that a request holds while it computes `chunk` tokens, and the next one, after `end` tokens."""
+    need = component.needed(end)
+    return end + chunk + 1 - need.start if isinstance(need, From) else page_size
 
 
 def page_rule(component: ComponentSpec, page_size: int, context: int) -> PageRule:
     """The rule of `component` for requests of up to `context` tokens."""
     assert page_size >= 1 and context >= 0, (page_size, context)
-    if not is_ranged(component):
+    if not isinstance(component.needed(0), From):
         return SnapshotPages(component, page_size)
     if first_needed(component, context) == 0:
         return FullPages(component, page_size)

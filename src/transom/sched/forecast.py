@@ -42,15 +42,6 @@ Counts = NDArray[np.int64]
 """One entry per request, or one row per component with one entry per request."""
 
 
-def pages_at(rule: PageRule, end: int) -> int:
-    """The most pages of a component that a request holds on its way to `end` tokens.
-
-    A request that crosses into a new page still holds the pages that the boundary before that page needs, so
-    the peak is at a page boundary and not at `end`.
-    """
-    return rule.held(end)
-
-
 def need(cache: HybridCache, offer: Offer, end: int) -> PageCounts:
     """Pages that a request takes out of the available ones if it starts with `offer` and grows to `end`."""
     growth = cache.growth(offer.begin, end)
@@ -181,7 +172,7 @@ class MemoryForecast:
         # tokens (`with_lifetime`, `Timeline`), so only the pages that the hit saves remain here. A window
         # frees pages as it allocates new ones, so its peak is all that it ever takes.
         extra = [
-            pages - rule.entries(end) if rule.keeps_all else min(pages, pages_at(rule, end))
+            pages - rule.entries(end) if rule.whole(1) else min(pages, rule.held(end))
             for pages, rule in zip(need(self._view.cache, offer, end), self._rules, strict=True)
         ]
         return Lifetime(progress.length, max(0, end - progress.length), tuple(extra))
@@ -201,8 +192,8 @@ def running_slots(columns: Columns, tokens: int, context: int, rules: Sequence[P
     # Up to `page - 1` slots at the end of each request's last page stay unused.
     written = tokens - int(columns[ALLOCATED].sum()) + running * (page - 1)
     held = [running * rule.held(context) * page for rule in rules]
-    # A component of snapshots has its one page per request already.
-    return [min(written, most) if rule.by_reference else 0 for most, rule in zip(held, rules, strict=True)]
+    # A state takes no page for its tokens: each running request has its page already.
+    return [min(written, most) if rule.taken(0, 1) else 0 for most, rule in zip(held, rules, strict=True)]
 
 
 def with_lifetime(slots: Sequence[int], lifetime: Lifetime, rules: Sequence[PageRule]) -> list[int]:
@@ -210,7 +201,7 @@ def with_lifetime(slots: Sequence[int], lifetime: Lifetime, rules: Sequence[Page
     page = rules[0].page_size
     written = lifetime.known + lifetime.steps + page - 1
     return [
-        taken + extra * page + rule.keeps_all * written
+        taken + extra * page + (written if rule.whole(1) else 0)
         for taken, extra, rule in zip(slots, lifetime.extra, rules, strict=True)
     ]
 
@@ -247,7 +238,7 @@ class Timeline:
         self.known, self._steps, self._extra, self._own = known, steps, extra, own
         self._rules = rules
         self._page = rules[0].page_size
-        self._keeps_all = np.array([[rule.keeps_all] for rule in rules], np.int64)
+        self._grows = np.array([[rule.whole(1) > 0] for rule in rules], np.int64)
         self._own_sum = own.sum(axis=1, keepdims=True)
         # Sorted by end, the last first: the requests still there at an end are then a prefix of this order,
         # and their sum is one entry of the prefix sums.
@@ -285,7 +276,7 @@ class Timeline:
         peaks = np.concatenate([self._taken(np.array([there]), last), self._peaks[:, first:]], axis=1)
         times = np.concatenate([last, -self._minus_steps[first:]])
         grown = -(-(lifetime.known + times) // self._page)
-        return _covers(available, peaks + self._keeps_all * grown + np.array(lifetime.extra)[:, None])
+        return _covers(available, peaks + self._grows * grown + np.array(lifetime.extra)[:, None])
 
     def _taken(self, there: Counts, at: Counts) -> Counts:
         """Pages taken at steps `at`, when the last `there` requests to end are still running.
@@ -293,7 +284,7 @@ class Timeline:
         Each request is rounded up to a page boundary, which is on the safe side.
         """
         grown = (self._sums[0, there] + there * (at + self._page - 1)) // self._page
-        return np.asarray(self._sums[1:, there] + self._keeps_all * grown - self._own_sum, np.int64)
+        return np.asarray(self._sums[1:, there] + self._grows * grown - self._own_sum, np.int64)
 
 
 def running_timeline(
@@ -305,16 +296,15 @@ def running_timeline(
     its `own`: a page that another request reads as well does not become available.
     """
     page = rules[0].page_size
-    entries = -(-(known + steps) // page)
     allocated = -(-columns[ALLOCATED] // page)
     extra = np.zeros_like(own)
     for c, rule in enumerate(rules):
-        if rule.keeps_all:
+        if rule.whole(1):
             # Pages that the row has already, its own or the tree's, are not taken again.
             extra[c] = -np.maximum(allocated, -(-columns[FULL_UNTIL] // page))
-        elif rule.by_reference:
-            held = rule.held(known + steps)
-            extra[c] = np.maximum(0, np.minimum(entries - allocated, held - own[c]))
+        else:
+            taken = rule.taken(columns[ALLOCATED], known + steps)
+            extra[c] = np.maximum(0, np.minimum(taken, rule.held(known + steps) - own[c]))
     return Timeline(known, steps, extra, own, rules)
 
 

@@ -118,6 +118,7 @@ class Service:
             "created": self.created,
             "owned_by": "transom",
             "max_model_len": self.processor.context,
+            "weights_version": self.engine.weights_version,
         }
 
     async def _read_body(self, request: Request) -> bytes:

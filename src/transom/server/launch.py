@@ -16,10 +16,10 @@ import uvloop
 
 from transom import wire
 from transom.config import EngineConfig, LogConfig, ServerConfig
-from transom.engine.client import STOP_SECONDS
+from transom.engine.child import STOP_SECONDS
 from transom.engine.supervisor import EngineLaunch, Supervisor
 from transom.errors import ConfigError, EngineDied, TransomError
-from transom.server import banner
+from transom.server import banner, systemd
 from transom.server.app import Service, build_app
 from transom.server.input_processor import InputProcessor
 from transom.server.metrics import Metrics
@@ -200,11 +200,15 @@ async def _serve_http(http: "HttpServer", sock: socket.socket, announce: Announc
     stopping = asyncio.ensure_future(http.signals.graceful.wait())
     failing = asyncio.ensure_future(http.engine.gave_up())
     announce(http.engine.ready, url_of(sock))
+    systemd.notify(systemd.READY)
+    living = asyncio.ensure_future(systemd.stay_alive(systemd.watchdog_seconds()))
     done, _ = await asyncio.wait((serving, stopping, failing), return_when=asyncio.FIRST_COMPLETED)
     stopping.cancel()
     failing.cancel()
+    systemd.notify(systemd.STOPPING)
     http.should_exit = True
     await serving
+    living.cancel()
     if failing in done:
         raise TransomError(failing.result())
 

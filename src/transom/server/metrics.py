@@ -109,6 +109,11 @@ class _EngineCollector(Collector):
         yield self._counter(
             "engine_restarts", "Engines started to replace one that had crashed", engine.restarts
         )
+        version = GaugeMetricFamily(
+            "transom:weights", "1 for the weights that were accepted last", labels=(*LABELS, "version")
+        )
+        version.add_metric([self._model, engine.weights_version], 1)
+        yield version
         for name, meaning, value in _GAUGES:
             yield self._gauge(name, meaning, value(stats))
         for field, metric in _COUNTERS:
