@@ -81,18 +81,3 @@ def test_short_requests_share_a_step_with_a_long_prefill() -> None:
     world.step()
     assert world.last_step() == {requests[0]: (0, 10), requests[1]: (0, 7), requests[2]: (0, 12)}
     world.finish()
-
-
-def test_every_retraction_makes_readmission_more_careful() -> None:
-    world = World(page=1, windows=(), pages=(40,), chunk=64, context=40, outputs_expected=2)
-    first, second = world.submit(distinct(10, 1), 24), world.submit(distinct(10, 2), 24)
-    world.step()
-    world.retract_all()
-    world.step()
-    assert is_running(world, first) and is_running(world, second), (
-        "two lifetimes with 8 outputs fit in 40 pages"
-    )
-    world.retract_all()
-    world.step()
-    assert is_running(world, first) and not is_running(world, second), "two lifetimes with 24 outputs do not"
-    world.finish()

@@ -3,6 +3,7 @@
 import pytest
 from tests.sched.world import World
 
+from transom.sched.policy import SchedulePolicy
 from transom.values import IdleReason, RequestId
 
 
@@ -141,3 +142,68 @@ def test_idle_means_that_there_is_no_work() -> None:
     world.drain()
     assert world.ends.keys() == {request}
     assert world.scheduler.stats().idle == {**dict.fromkeys(IdleReason, 0), IdleReason.NO_WORK: 2}
+
+
+# ---------------------------------------------------------------- preemption
+
+
+def busy_rows(world: World, rows: int, outputs: int, **fields: object) -> list[RequestId]:
+    """So many running requests, with all rows taken."""
+    requests = [world.submit(distinct(3, seed), outputs, **fields) for seed in range(rows)]
+    for _ in range(rows):
+        world.step()
+    return requests
+
+
+@pytest.mark.parametrize("policy", list(SchedulePolicy))
+def test_a_higher_class_takes_a_row_from_the_most_junior_of_the_lowest(policy: SchedulePolicy) -> None:
+    world = World(page=4, windows=(4,), pages=(200, 200), rows=3, chunk=16, context=64, policy=policy)
+    busy_rows(world, 2, 40)
+    lowest = world.submit(distinct(3, 7), 40, priority=-1)
+    world.step()
+    high = world.submit(distinct(6, 9), 3, priority=100)
+    for _ in range(3):
+        world.step()
+    assert world.spans(high), "it starts within three steps although all rows were taken"
+    assert lowest not in world.last_step()
+    world.finish()
+    assert world.scheduler.stats().retractions == 1
+
+
+def test_a_senior_out_of_patience_takes_a_row_in_its_own_class() -> None:
+    world = World(page=4, windows=(4,), pages=(200, 200), rows=2, chunk=16, context=64, patience=4)
+    first, second = busy_rows(world, 2, 30)
+    world.retract_all()
+    passed = world.submit(distinct(5, 9), 30)
+    world.step()
+    world.step()
+    waits = next(request for request in (first, second, passed) if request not in world.last_step())
+    for _ in range(30):
+        world.step()
+    senior = {first: 0, second: 1, passed: 2}
+    assert waits == passed or world.spans(waits)[-1][1] > 20, senior
+    world.finish()
+
+
+def test_a_stream_of_a_higher_class_does_not_starve_a_lower_one() -> None:
+    world = World(page=4, windows=(4,), pages=(60, 60), rows=2, chunk=16, context=64, patience=4)
+    low = busy_rows(world, 2, 20)
+    for seed in range(4 * world.config.priority_bonus):
+        world.submit(distinct(4, seed), 4, priority=1)
+        world.step()
+        if set(low) <= world.ends.keys():
+            break
+    assert set(low) <= world.ends.keys()
+    world.finish()
+
+
+def test_small_requests_start_though_many_before_them_do_not_fit() -> None:
+    world = World(page=1, windows=(), pages=(64,), rows=32, chunk=64, context=64, outputs_expected=8)
+    world.submit(distinct(20, 0), 40)
+    world.step()
+    for seed in range(6):
+        world.submit(distinct(50, seed + 1), 4)
+    small = world.submit(distinct(4, 9), 2)
+    world.step()
+    assert world.spans(small), "six large requests before it do not fit"
+    world.finish()

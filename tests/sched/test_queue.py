@@ -36,7 +36,7 @@ def end_order(world: World) -> list[RequestId]:
         (LPM, [0, 3, 1, 2, 4]),  # request 3 shares 16 cached tokens with the first
         (FCFS, [0, 1, 2, 3, 4]),
         (SRPT, [0, 4, 3, 2, 1]),  # 5; 24 of which 16 are cached, and 1; 20 + 1; 30 + 1
-        (PRIORITY, [0, 2, 1, 3, 4]),
+        (PRIORITY, [2, 0, 1, 3, 4]),  # request 2 takes the row of the first
     ],
 )
 def test_the_policy_decides_which_request_starts(policy: SchedulePolicy, expected: Sequence[int]) -> None:

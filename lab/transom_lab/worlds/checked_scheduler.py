@@ -27,13 +27,19 @@ class CheckedScheduler(Scheduler):
         running = [state.progress.id for state in self._requests.running]
         if self._lifecycle.paused:
             assert plan == Plan((), ())
-        elif running:
-            # The oldest running request advances in every step. The bound on a request's wait rests on this.
-            assert running[0] in spans, "the lead is in every step"
-            assert running[0] not in victims
-        admitted = spans.keys() - set(running)
+        admitted = [entry.waiting.progress for entry in plan.entries if isinstance(entry, Admit)]
         assert len(running) - len(victims) + len(admitted) <= self._config.max_running
-        assert not (admitted and victims), "no request is admitted in a step that retracts one"
+        left = [state.progress for state in self._requests.running if state.progress.id not in victims]
+        if not self._lifecycle.paused and running:
+            # The senior one of a step advances in it. The bound on a request's wait rests on this.
+            assert left or admitted, "all were retracted, and for no request"
+            lead = min([*left, *admitted], key=lambda progress: progress.seniority)
+            assert lead.id in spans, "the lead is in every step"
+        waits = [state.progress.seniority for state in self._requests.waiting]
+        for victim in plan.retract:
+            senior = min([*waits, *(progress.seniority for progress in left)])
+            assert senior < victim.progress.seniority, "a request is retracted for a senior one only"
+        assert not victims or len(admitted) <= 1, "only a claim admits in a step that retracts"
         return plan
 
     def commit(self, plan: Plan) -> Step | Idle:

@@ -2,10 +2,12 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from transom.kv.budget import Capacity, PageCounts
 from transom.sched.plan import Admit, Continue, Plan, SchedulerView
-from transom.sched.request import Running, token_span
+from transom.sched.queue import Refused
+from transom.sched.request import Running, Waiting, token_span
 from transom.sched.retraction import choose_victims, price_per_byte
 from transom.sched.step_cost import TimeBudget
 from transom.values import RequestId
@@ -14,6 +16,20 @@ from transom.values import RequestId
 def is_decode(running: Running) -> bool:
     """Whether all tokens but the last known one are computed."""
     return running.holding.computed + 1 == running.progress.length
+
+
+class Claim(NamedTuple):
+    """A row, one token of budget and `pages` are held back in this step for `waiting`.
+
+    victims  whether running requests were retracted for it
+    hidden   pages of its hit that running requests may read as well. When these are retracted, the pages
+             become available and are taken again by the hit, so they must not be counted as available.
+    """
+
+    waiting: Waiting
+    pages: PageCounts
+    victims: bool
+    hidden: PageCounts
 
 
 @dataclass(slots=True)
@@ -31,6 +47,8 @@ class PlanBuilder:
     """Running requests with more than one token to compute."""
     retracted: list[Running] = field(default_factory=list)
     retracted_ids: set[RequestId] = field(default_factory=set)
+    claim: Claim | None = None
+    refused: list[Refused] = field(default_factory=list)
     stalled: int = 0
     """Running requests that are left out of this step because no page is available."""
     chunks: int = 0
@@ -43,7 +61,7 @@ class PlanBuilder:
         self.available = self.view.cache.available
 
     def plan(self) -> Plan:
-        return Plan(tuple(self.retracted), tuple(self.entries))
+        return Plan(tuple(self.retracted), tuple(self.entries), tuple(self.refused))
 
     # ------------------------------------------------------------ spans
 
@@ -81,6 +99,15 @@ class PlanBuilder:
         """Pages that a running request allocates to grow to `end` tokens."""
         return self.view.cache.growth(running.holding, end)
 
+    def release_claim(self) -> Claim:
+        """Gives back what is held back for the claim."""
+        claim = self.claim
+        assert claim is not None
+        self.claim = None
+        self.budget += 1
+        self.free(claim.pages)
+        return claim
+
     # ------------------------------------------------------------ retraction
 
     def retract_for(self, need: PageCounts, position: int) -> bool:
@@ -91,23 +118,35 @@ class PlanBuilder:
         """
         if self.pages_short(need) <= 0:
             return True
+        running = self.view.running[position]
+        if self.claim is not None and running.progress.seniority < self.claim.waiting.progress.seniority:
+            self.release_claim()  # the claim is junior to this request
+            return self.retract_for(need, position)
         # Backwards from the most junior one, down to the one after `position`.
         juniors = [r for r in self.view.running[:position:-1] if r.progress.id not in self.retracted_ids]
         victims = choose_victims(
             lambda gain: self.available.more(gain).covers(need),
             juniors,
-            freed_by=self._freed_by,
+            freed_by=self.freed_by,
             price=self._price,
         )
         if not victims:
-            return False
-        # `commit` retracts before it allocates, so the plan may count the victims' pages as free.
-        self.free(self._freed_by(victims))
-        self.retracted += victims
-        self.retracted_ids.update(victim.progress.id for victim in victims)
+            is_oldest = all(state.progress.id in self.retracted_ids for state in self.view.running[:position])
+            if self.claim is None or not is_oldest:
+                return False
+            # The oldest running request is part of every step; the claim waits for the next one.
+            self.release_claim()
+            return self.retract_for(need, position)
+        self.retract(victims)
         return True
 
-    def _freed_by(self, victims: Sequence[Running]) -> PageCounts:
+    def retract(self, victims: Sequence[Running]) -> None:
+        # `commit` retracts before it allocates, so the plan may count the victims' pages as free.
+        self.free(self.freed_by(victims))
+        self.retracted += victims
+        self.retracted_ids.update(victim.progress.id for victim in victims)
+
+    def freed_by(self, victims: Sequence[Running]) -> PageCounts:
         """Pages that retracting `victims` frees, in addition to the pages of the earlier victims.
 
         A page shared by an earlier victim and one of these is freed only once both are retracted, so the two

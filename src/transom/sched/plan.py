@@ -7,33 +7,36 @@ from typing import NamedTuple
 from transom.kv.cache import HybridCache, Namespace, Offer
 from transom.sched.config import SchedulerConfig
 from transom.sched.output_lengths import OutputLengths
+from transom.sched.queue import MayAdmit, Queue, Refused
 from transom.sched.request import Running, Span, Waiting
 from transom.sched.running import Columns
 from transom.sched.step_cost import StepCost
-from transom.values import RequestId
 
-CONSIDERED = 32
-"""Waiting requests that one plan looks at, to bound its time. More are rarely admitted in one step."""
+CONSIDERED = 256
+"""Waiting requests that one plan looks at, to bound its time. For most of them it is known what they lack."""
 
 
 @dataclass(frozen=True, slots=True)
 class SchedulerView:
     """Everything that a plan reads.
 
-    waiting the requests to look at, in this order
-    aged    ids of those that no request after them may pass
-    senior  the senior waiting request that may be admitted
-    running senior first; `columns` has a column for each of them
-    cost    of steps, as far as it has been learned
+    queue         the waiting requests, of which those that `may_admit` allows may start
+    senior        the senior of them
+    class_seniors the senior of each priority, the highest priority first
+    running       senior first; `columns` has a column for each of them
+    lowest_class  the lowest priority of a running request
+    cost          of steps, as far as it has been learned
     """
 
     cache: HybridCache
     config: SchedulerConfig
     iterations: int
-    waiting: Sequence[Waiting]
-    aged: frozenset[RequestId]
+    queue: Queue
+    may_admit: MayAdmit
     senior: Waiting | None
+    class_seniors: Sequence[Waiting]
     running: Sequence[Running]
+    lowest_class: int
     columns: Columns
     outputs: OutputLengths
     cost: StepCost
@@ -80,3 +83,5 @@ class Plan:
 
     retract: tuple[Running, ...]
     entries: tuple[Continue | Admit, ...]
+    refused: tuple[Refused, ...] = ()
+    """Waiting requests that do not fit, which `commit` notes, so that no plan looks at them in vain again."""

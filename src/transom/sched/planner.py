@@ -2,7 +2,7 @@
 
 The budget and the pages of a step are handed out in this order:
 
-1. One token of budget is held back for a starved request: the senior waiting request, out of patience.
+1. A row, one token and pages are held back for a waiting request that may claim them (`preemption`).
 2. One token and its page are held back for the oldest running request, if that is still in its prefill.
 3. Decodes, senior first.
 4. Chunks of running requests, senior first.
@@ -16,9 +16,10 @@ computed tokens only to compute different tokens sooner.
 from collections.abc import Sequence
 
 from transom.kv.budget import PageCounts
-from transom.sched.admission import plan_admissions
+from transom.sched.admission import AdmissionBuilder, admit_claimant, plan_admissions
 from transom.sched.draft import PlanBuilder, chunk_end, fit_end, is_cut, is_decode
 from transom.sched.plan import Continue, Plan, SchedulerView
+from transom.sched.preemption import hold_back_for_claim
 from transom.sched.request import Running, Span
 from transom.sched.step_cost import TimeBudget, time_left
 
@@ -26,10 +27,10 @@ from transom.sched.step_cost import TimeBudget, time_left
 def plan(view: SchedulerView) -> Plan:
     """Plans one step."""
     draft = PlanBuilder(view)
-    # Without this token, decodes could fill every step and keep a starved request out for ever. Not if it is
-    # the only token: the running requests need it to end at all.
-    held_back = int(view.starved is not None and view.rows_free > 0 and draft.budget > 1)
-    draft.budget -= held_back
+    admissions = AdmissionBuilder(draft)
+    if len(view.queue):
+        hold_back_for_claim(draft, admissions.waits_for_prefix)
+    has_claim = draft.claim is not None
     if view.running:
         _plan_decodes(draft, view.running)
     draft.time_budget = _time_budget(draft)  # after the decodes, which it subtracts
@@ -38,10 +39,15 @@ def plan(view: SchedulerView) -> Plan:
         if budget == 0:
             break
         _plan_chunk(draft, running, budget)
-    draft.budget += held_back
+    if has_claim and not admit_claimant(admissions):
+        return draft.plan()
     # A running request that lacks a page comes before waiting requests.
-    if not draft.stalled and not draft.retracted:
-        plan_admissions(draft)
+    if draft.stalled or draft.retracted:
+        return draft.plan()
+    # A starved request that cannot claim, with a budget of one token, keeps all others out.
+    starved = None if has_claim else view.starved
+    if starved is None or admissions.admit_first(starved):
+        plan_admissions(admissions)
     return draft.plan()
 
 
@@ -56,7 +62,7 @@ def _time_budget(draft: PlanBuilder) -> TimeBudget | None:
 
 def _plan_decodes(draft: PlanBuilder, running: Sequence[Running]) -> None:
     """Plans every decode; all other running requests are in their prefill."""
-    held_back = _hold_back_for_oldest(draft, running[0])
+    held_back = _hold_back_for_oldest(draft, running)
     prefills: list[Running] = []
     # This loop runs over hundreds of requests in every step. Most decodes stay inside their last page and
     # need no call. If every request can have a page in every component, pages are counted once, at the end.
@@ -88,16 +94,21 @@ def _plan_decodes(draft: PlanBuilder, running: Sequence[Running]) -> None:
     draft.prefills = [state for state in prefills if state.progress.id not in draft.retracted_ids]
 
 
-def _hold_back_for_oldest(draft: PlanBuilder, oldest: Running) -> PageCounts | None:
+def _hold_back_for_oldest(draft: PlanBuilder, running: Sequence[Running]) -> PageCounts | None:
     """Holds back one token of budget, and its page, for the chunk of an oldest request in its prefill.
 
     This is the liveness rule: the oldest running request is part of every step, so it ends. Its chunk is
     planned after the decodes, and would find neither budget nor pages otherwise.
     """
-    if is_decode(oldest):
+    # The first that is not retracted for a claim.
+    position = next(
+        (n for n, state in enumerate(running) if state.progress.id not in draft.retracted_ids), None
+    )
+    if position is None or is_decode(running[position]):
         return None
+    oldest = running[position]
     need = draft.growth(oldest, oldest.holding.computed + 1)
-    if not draft.retract_for(need, 0):
+    if not draft.retract_for(need, position):
         return None
     draft.budget -= 1
     draft.allocate(need)

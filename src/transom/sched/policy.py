@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from enum import StrEnum
 
+from transom.kv.budget import PageCounts
 from transom.sched.request import Progress, Seniority, Waiting
 from transom.values import RequestId
 
@@ -56,6 +57,10 @@ class QueuedRequest:
     rank: int = 0
     cached: int = 0
     looked_up: int = -1
+    lacks: PageCounts | None = None
+    """Pages that were not left when it was last refused; None if a plan must look at it."""
+    refused_at: int = -1
+    """Version of the cache at that time."""
 
     @property
     def seniority(self) -> Seniority:
@@ -72,8 +77,8 @@ class QueuedRequest:
 class TenantQueue:
     """Owns the waiting requests of one tenant, in order, and its service counter. Mutable.
 
-    Requests that have waited through `patience` admissions of their tenant come first, senior first; the
-    other requests follow by rank.
+    Requests that have part of their output, and those that have waited through `patience` admissions of their
+    tenant, come first, senior first; the other requests follow by rank.
     """
 
     patience: int
@@ -95,6 +100,10 @@ class TenantQueue:
             yield request
 
     def add(self, queued: QueuedRequest) -> None:
+        if queued.waiting.progress.outputs:
+            # Its client has part of the answer and sees a gap that grows, so it counts as promoted.
+            insort(self._promoted, queued.seniority)
+            return
         insort(self._ranked, (queued.rank, queued.seniority))
         self._arrivals[queued.seniority[1]] = queued
 

@@ -16,10 +16,12 @@ Waiting for a prefix that is being computed does not count as being skipped.
 
 from bisect import bisect_left, insort
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from heapq import heapify, heappop, heapreplace
 from itertools import islice
+from typing import NamedTuple
 
+from transom.kv.budget import PageCounts
 from transom.kv.cache import HybridCache
 from transom.sched.config import SchedulerConfig
 from transom.sched.output_lengths import OutputHistory
@@ -33,11 +35,21 @@ LOOKUPS = 4
 TENANTS_KEPT = 1024
 """Service counters that are kept. Bounds the memory that clients with changing tenant names can take."""
 
+CLASSES = 8
+"""Classes whose seniors a plan looks at for preemption."""
+
 OUTPUT_WEIGHT = 2
 """Prompt tokens that one output token counts for, since a decode costs more than a token of a prefill."""
 
 MayAdmit = Callable[[Progress], bool]
 """Whether a request may be admitted at this moment."""
+
+
+class Refused(NamedTuple):
+    """A waiting request that was not admitted, since `pages` were not left: see `forecast`."""
+
+    waiting: Waiting
+    pages: PageCounts
 
 
 def any_request(progress: Progress) -> bool:
@@ -54,6 +66,8 @@ class Queue:
         self._outputs = outputs
         self._requests: dict[RequestId, QueuedRequest] = {}
         self._by_seniority: list[Seniority] = []
+        self._by_class: list[tuple[int, Seniority]] = []
+        """The highest priority first, and in each class the senior first."""
         self._tenants: dict[str, TenantQueue] = {}
         self._admissions = 0
         self._level = 0
@@ -80,14 +94,32 @@ class Queue:
         """The senior of the requests that may be admitted."""
         return next((state for state in self if may_admit(state.progress)), None)
 
-    def considered(self, most: int, may_admit: MayAdmit = any_request) -> tuple[Waiting, ...]:
+    def class_seniors(self, above: int, may_admit: MayAdmit = any_request) -> tuple[Waiting, ...]:
+        """The senior of each of the highest classes above `above`, the highest class first."""
+        found: list[Waiting] = []
+        at = 0
+        while at < len(self._by_class) and len(found) < CLASSES:
+            priority, (_, request) = self._by_class[at]
+            if -priority <= above:
+                break
+            state = self._requests[request].waiting
+            if may_admit(state.progress):
+                found.append(state)
+            at = bisect_left(self._by_class, (priority + 1,))
+        return tuple(found)
+
+    def considered(self, most: int, may_admit: MayAdmit = any_request) -> Iterator[Waiting]:
         """The first `most` requests that may be admitted, in scheduling order."""
         tenants = [tenant for tenant in self._tenants.values() if len(tenant)]
         # Most servers have one tenant at a time, and then need no heap. Lazy in both cases: a plan looks at
         # a few requests of a queue that may have thousands.
         order = iter(tenants[0]) if len(tenants) == 1 else self._between(tenants)
         states = (self._requests[request].waiting for request in order)
-        return tuple(islice((state for state in states if may_admit(state.progress)), most))
+        return islice((state for state in states if may_admit(state.progress)), most)
+
+    def lacks(self, waiting: Waiting) -> PageCounts | None:
+        """Pages that the request was last refused for; None if that may have changed."""
+        return self._requests[waiting.progress.id].lacks
 
     def is_aged(self, waiting: Waiting) -> bool:
         """Whether the request has been skipped as often as a request may be."""
@@ -118,6 +150,7 @@ class Queue:
         queued.rank = self._look_up(queued)  # before it is added, since the order depends on it
         self._requests[progress.id] = queued
         insort(self._by_seniority, progress.seniority)
+        insort(self._by_class, (-progress.request.priority, progress.seniority))
         self._lookups.append(progress.id)
         tenant.add(queued)
 
@@ -127,6 +160,8 @@ class Queue:
         queued = self._requests.pop(progress.id)
         assert queued.waiting is waiting, (queued.waiting, waiting)
         del self._by_seniority[bisect_left(self._by_seniority, progress.seniority)]
+        own = (-progress.request.priority, progress.seniority)
+        del self._by_class[bisect_left(self._by_class, own)]
         tenant = self._tenants[progress.request.tenant]
         tenant.remove(queued)
         if not self._requests:
@@ -153,9 +188,17 @@ class Queue:
             if queued is None:
                 continue  # it has left the queue, and leaves this list now
             self._lookups.append(request)
+            if queued.lacks is not None and queued.refused_at != self._cache.version:
+                queued.lacks = None  # another request may hold a part of its prefix now
             if queued.looked_up != self._cache_version():
                 tenant = self._tenants[queued.waiting.progress.request.tenant]
                 tenant.rerank(queued, self._look_up(queued))
+
+    def refuse(self, refused: Sequence[Refused]) -> None:
+        """Notes what these requests lack."""
+        for waiting, pages in refused:
+            queued = self._requests[waiting.progress.id]
+            queued.lacks, queued.refused_at = pages, self._cache.version
 
     # ------------------------------------------------------------ ranks
 

@@ -31,6 +31,7 @@ class RunningSet:
         self._states: tuple[Running, ...] | None = ()
         """Cached by `states` together with `_rows`, until a request is added or removed."""
         self._rows = np.zeros(0, np.int64)
+        self._lowest_class = 0
 
     # ------------------------------------------------------------ queries
 
@@ -51,7 +52,13 @@ class RunningSet:
         if self._states is None:
             self._states = tuple(self)
             self._rows = np.array([state.holding.row for state in self._states], np.int64)
+            self._lowest_class = min((s.progress.request.priority for s in self._states), default=0)
         return self._states
+
+    def lowest_class(self) -> int:
+        """The lowest priority of a running request; 0 if none runs."""
+        self.states()  # updates it
+        return self._lowest_class
 
     def columns(self) -> Columns:
         """A copy, in the order of `states`: a plan may read it while `refresh` changes the table."""

@@ -7,7 +7,7 @@ from transom.errors import BadRequest, ConfigError, NoSpace
 from transom.kv.cache import Holding, HybridCache
 from transom.sched.commands import Lifecycle, outputs_of, require_servable
 from transom.sched.config import SchedulerConfig
-from transom.sched.plan import CONSIDERED, Admit, Continue, Plan, SchedulerView
+from transom.sched.plan import Admit, Continue, Plan, SchedulerView
 from transom.sched.planner import plan
 from transom.sched.request import Idle, Progress, Running, Scheduled, Seniority, Span, Step
 from transom.sched.requests import Requests
@@ -164,7 +164,9 @@ class Scheduler:
         """
         assert self._requests.in_flight is None, self._requests.in_flight
         self._requests.iterations += 1
-        self._requests.waiting.look_again()  # here and not in `plan`, which changes nothing
+        # Here and not in `plan`, which changes nothing.
+        self._requests.waiting.look_again()
+        self._requests.waiting.refuse(plan.refused)
         if not plan.entries:
             assert not plan.retract, plan
             return self._idle()
@@ -240,17 +242,18 @@ class Scheduler:
 
     def _view(self) -> SchedulerView:
         waiting = self._requests.waiting
-        # Without a free row no request can be admitted, so the queue need not be ordered.
-        is_full = len(self._requests.running) >= min(self._config.max_running, self._cache.layout.rows)
-        considered = () if is_full else waiting.considered(CONSIDERED, self._lifecycle.may_admit)
+        may_admit = self._lifecycle.may_admit
+        lowest_class = self._requests.running.lowest_class()
         return SchedulerView(
             cache=self._cache,
             config=self._config,
             iterations=self._requests.iterations,
-            waiting=considered,
-            aged=frozenset([state.progress.id for state in considered if waiting.is_aged(state)]),
-            senior=waiting.senior(self._lifecycle.may_admit),
+            queue=waiting,
+            may_admit=may_admit,
+            senior=waiting.senior(may_admit),
+            class_seniors=waiting.class_seniors(lowest_class, may_admit),
             running=self._requests.running.states(),
+            lowest_class=lowest_class,
             columns=self._requests.running.columns(),
             outputs=self._requests.outputs.lengths(),
             cost=self._costs.cost(),
