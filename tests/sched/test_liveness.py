@@ -170,19 +170,20 @@ def test_a_higher_class_takes_a_row_from_the_most_junior_of_the_lowest(policy: S
     assert world.scheduler.stats().retractions == 1
 
 
-def test_a_senior_out_of_patience_takes_a_row_in_its_own_class() -> None:
-    world = World(page=4, windows=(4,), pages=(200, 200), rows=2, chunk=16, context=64, patience=4)
-    first, second = busy_rows(world, 2, 30)
-    world.retract_all()
-    passed = world.submit(distinct(5, 9), 30)
+def test_a_senior_out_of_patience_takes_a_row_of_its_own_class() -> None:
+    world = World(page=4, windows=(4,), pages=(200, 200), rows=1, chunk=64, context=96, patience=4)
+    prompt = distinct(24, 1)
+    world.submit(prompt, 1)
+    world.drain()
+    senior, junior = world.submit(distinct(8, 2), 3), world.submit([*prompt, 7], 60)
     world.step()
-    world.step()
-    waits = next(request for request in (first, second, passed) if request not in world.last_step())
-    for _ in range(30):
+    assert junior in world.last_step(), "the longest cached prefix goes first"
+    for _ in range(6):
         world.step()
-    senior = {first: 0, second: 1, passed: 2}
-    assert waits == passed or world.spans(waits)[-1][1] > 20, senior
+    assert senior in world.last_step() and world.texts[junior], "patience is over, and the junior waits"
     world.finish()
+    assert list(world.ends)[-2:] == [senior, junior]
+    assert world.scheduler.stats().retractions == 1
 
 
 def test_a_stream_of_a_higher_class_does_not_starve_a_lower_one() -> None:

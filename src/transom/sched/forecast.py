@@ -16,9 +16,17 @@ from numpy.typing import NDArray
 
 from transom.kv.budget import Capacity, PageCounts
 from transom.kv.cache import HybridCache, Offer
+from transom.kv.page_rules import PageRule
 from transom.sched.plan import SchedulerView
 from transom.sched.request import Progress
 from transom.sched.running import ALLOCATED, FULL_UNTIL, LIMIT, PROMPT
+
+SPARE = 2
+"""Times the pages of its window that must be left for a request to start.
+
+Pages that fall out of a window stay cached. Without space for them, each request that starts evicts the
+prefixes of the requests that come back: agents on little memory found half as many tokens.
+"""
 
 Counts = NDArray[np.int64]
 """One entry per request."""
@@ -38,6 +46,7 @@ class MemoryForecast:
         self._cache = view.cache
         self._rules = view.cache.rules
         self._outputs = view.outputs
+        self._chunk_tokens = view.config.chunk_tokens
         self._running = len(view.running)
         self._steps = 0
         """Steps that all running requests together still take."""
@@ -58,11 +67,17 @@ class MemoryForecast:
         allocated = np.maximum(columns[ALLOCATED], columns[FULL_UNTIL])
         growth = []
         for rule in self._rules:
-            begun = allocated if rule.whole(1) else columns[ALLOCATED]
+            begun = np.minimum(allocated if rule.whole(1) else columns[ALLOCATED], ends)
             # A window that has all the pages it ever holds pays for new ones with those that fall out of it.
-            grown: Counts = rule.held(ends) - rule.held(np.minimum(begun, ends))
-            growth.append(int(grown.sum()))
+            grown = self._peak(rule, known, ends, known - begun) - rule.held(begun)
+            growth.append(int(np.clip(grown, 0, rule.taken(begun, ends)).sum()))
         self.left = self.left.less(growth)
+
+    def _peak(self, rule: PageRule, known: Counts, end: Counts, uncomputed: Counts) -> Counts:
+        """The most pages held on the way to `end`. A chunk of a prefill has its pages before any fall out."""
+        chunk = np.maximum(0, np.minimum(uncomputed, self._chunk_tokens))
+        peak: Counts = np.minimum(rule.entries(known), rule.held(known) + rule.entries(chunk))
+        return np.maximum(rule.held(end), peak)
 
     @property
     def horizon(self) -> int:
@@ -80,7 +95,9 @@ class MemoryForecast:
             steps = min(steps, self.horizon)
         end = min(progress.kv_limit, progress.length + steps)
         pages = need(self._cache, offer, end)
-        return tuple([min(n, rule.held(end)) for n, rule in zip(pages, self._rules, strict=True)])
+        known, ends = np.array([progress.length]), np.array([end])
+        peaks = [self._peak(rule, known, ends, known - offer.begin.start)[0] for rule in self._rules]
+        return tuple([min(n, SPARE * int(peak)) for n, peak in zip(pages, peaks, strict=True)])
 
     def admit(self, pages: PageCounts) -> None:
         """A request was admitted that needs `pages`."""

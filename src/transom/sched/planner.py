@@ -44,7 +44,7 @@ def plan(view: SchedulerView) -> Plan:
     # A running request that lacks a page comes before waiting requests.
     if draft.stalled or draft.retracted:
         return draft.plan()
-    # A starved request that cannot claim, with a budget of one token, keeps all others out.
+    # A starved request that cannot claim waits for pages, and keeps all others out.
     starved = None if has_claim else view.starved
     if starved is None or admissions.admit_first(starved):
         plan_admissions(admissions)

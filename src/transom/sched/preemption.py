@@ -2,7 +2,7 @@
 
 Two kinds of waiting requests may claim:
 
-starved  the senior of all requests, out of patience: from every running request
+starved  the senior of all requests, out of patience: a row from the most junior request
 a class  a request of higher priority: from running requests of lower priority that are junior to it
 
 Both kinds take only from their juniors, so two requests never retract each other in turns, and the senior of
@@ -41,15 +41,14 @@ def hold_back_for_claim(draft: PlanBuilder, in_flight: InFlight) -> None:
     if not starved and in_flight(waiting, namespace, offers[0].begin.start):
         return
     prey = _prey(view, progress, starved)
-    for offer, end in _starts(offers, progress, starved):
-        pages = need(view.cache, offer, end)
-        victims = _fewest(draft, prey, pages, rows=1 - view.rows_free)
-        if victims is not None:
-            draft.retract(victims)
-            draft.budget -= 1
-            draft.allocate(pages)
-            draft.claim = Claim(waiting, pages, bool(victims), _hidden(view, offer))
-            return
+    # The whole prompt or nothing: with less, the request would hold a row and wait for pages again.
+    pages = need(view.cache, offers[0], progress.length)
+    victims = _fewest(draft, prey, pages, rows=1 - view.rows_free)
+    if victims is not None:
+        draft.retract(victims)
+        draft.budget -= 1
+        draft.allocate(pages)
+        draft.claim = Claim(waiting, pages, bool(victims), _hidden(view, offers[0]))
 
 
 def _claimant(view: SchedulerView) -> Waiting | None:
@@ -72,18 +71,13 @@ def _is_below(running: Running, claimant: Progress) -> bool:
 
 def _prey(view: SchedulerView, claimant: Progress, starved: bool) -> Sequence[Running]:
     """The requests that may be retracted, the most junior of the lowest class first."""
-    # A starved request is senior to all running ones.
-    below = [running for running in reversed(view.running) if starved or _is_below(running, claimant)]
+    below = [running for running in reversed(view.running) if _is_below(running, claimant)]
+    if starved and not below and view.rows_free <= 0:
+        # A row comes back only when an output ends, which may be long. Pages come back all the time, and the
+        # starved request keeps all others out, so it waits for them: retractions would throw away the hits of
+        # its juniors.
+        below = list(view.running[:-2:-1])
     return sorted(below, key=lambda running: running.progress.request.priority)  # stable
-
-
-def _starts(offers: Sequence[Offer], progress: Progress, starved: bool) -> list[tuple[Offer, int]]:
-    """How the claimant may start, and how far its pages must reach: better the whole prompt than a token.
-
-    A class claims its whole prompt or nothing: with less it would wait for pages again, and hold a row.
-    """
-    whole = [(offers[0], progress.length)]
-    return [*whole, *((offer, offer.begin.start + 1) for offer in offers)] if starved else whole
 
 
 def _fewest(
