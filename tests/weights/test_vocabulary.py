@@ -91,6 +91,11 @@ def test_bos_is_added_unless_the_file_says_no_or_has_none(tmp_path: Path) -> Non
     assert read(tmp_path, bos_token_id=None).encode("a").tolist() == [6]
 
 
+def test_keys_that_change_no_token_are_accepted(tmp_path: Path) -> None:
+    harmless = {"padding_token_id": 0, "add_eos_token": False, "mask_token_id": 4, "pre": "default"}
+    assert read(tmp_path, **harmless).encode("a").tolist() == [2, 6]
+
+
 def test_the_chat_template_of_the_file_is_read(tmp_path: Path) -> None:
     assert read_vocabulary(read_gguf(write(tmp_path, {}))).chat_template is None
     assert read_vocabulary(read_gguf(write(tmp_path, {}, template="{{ x }}"))).chat_template == "{{ x }}"
@@ -110,6 +115,9 @@ BAD: dict[str, tuple[dict[str, Any], str]] = {
     "bos beyond": ({"bos_token_id": 11}, "bos_token_id': 11 is not one of 11"),
     "eot beyond": ({"eot_token_id": 11}, "eot_token_id': 11 is not one of 11"),
     "no bytes, no unknown": ({"unknown_token_id": None}, "unknown_token_id': is missing, and so are"),
+    "end added": ({"add_eos_token": True}, "add_eos_token': is True; only False is supported"),
+    "spaces removed": ({"remove_extra_whitespaces": True}, "remove_extra_whitespaces': is True"),
+    "another normal form": ({"precompiled_charsmap": [1]}, "precompiled_charsmap': is not supported"),
     "bos a string": ({"bos_token_id": "x"}, "bos_token_id': is str, not an integer"),
 }
 

@@ -8,7 +8,7 @@ key or tensor. Source: docs/gguf.md of the ggml project; versions 2 and 3, littl
 import mmap
 import struct
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import IntEnum
 from math import prod
 from pathlib import Path
@@ -78,17 +78,27 @@ class GgufTensor:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class GgufFile:
-    """A mapped file. Tensors are read-only views that keep the mapping alive; there is nothing to close."""
+    """A mapped file. Tensors are read-only views that keep the mapping alive; there is nothing to close.
+
+    `tensor` records the names that it is asked for, so that a loader can refuse a file with tensors that it
+    did not read: see `unread`.
+    """
 
     path: Path
     metadata: Metadata
     tensors: Mapping[str, GgufTensor]
+    _read: set[str] = field(default_factory=set)
 
     def tensor(self, name: str) -> GgufTensor:
         found = self.tensors.get(name)
         if found is None:
             raise ModelFileError(f"{self.path}: tensor {shown(name)} is missing")
+        self._read.add(name)
         return found
+
+    def unread(self) -> list[str]:
+        """Names of the tensors that were not asked for, in the order of the file."""
+        return [name for name in self.tensors if name not in self._read]
 
 
 class StringArray(Sequence[str]):

@@ -29,7 +29,7 @@ def read_vocabulary(file: GgufFile) -> Vocabulary:
     _check_length(metadata, "token_type", len(kinds), len(pieces))
     bos = _token(metadata, "bos_token_id", len(pieces))
     spelling = _spelling(metadata, pieces, kinds)
-    return Vocabulary(
+    vocabulary = Vocabulary(
         pieces=pieces,
         kinds=kinds,
         bos=bos,
@@ -40,6 +40,39 @@ def read_vocabulary(file: GgufFile) -> Vocabulary:
         chat_template=metadata.text("tokenizer.chat_template", "") or None,
         spelling=spelling,
     )
+    _require_read(metadata)
+    return vocabulary
+
+
+_OFF = ("add_eos_token", "add_sep_token", "remove_extra_whitespaces", "add_space_prefix")
+"""Flags that change the tokens of a text, and are supported only if they are off."""
+
+_HARMLESS = frozenset(
+    f"tokenizer.ggml.{name}"
+    # Tokens that only other programs need, and settings of the other spelling.
+    for name in (
+        "pre",
+        "scores",
+        "merges",
+        "unknown_token_id",
+        "token_type_count",
+        *(f"{name}_token_id" for name in ("padding", "seperator", "separator", "cls", "mask")),
+        *(f"{name}_token_id" for name in ("prefix", "suffix", "middle")),
+        *(f"fim_{name}_token_id" for name in ("pre", "suf", "mid", "pad", "rep", "sep")),
+    )
+)
+
+
+def _require_read(metadata: Metadata) -> None:
+    """ModelFileError names a key of the tokenizer that has a meaning and was not read."""
+    for name in _OFF:
+        key = f"tokenizer.ggml.{name}"
+        if metadata.flag(key, False):
+            raise metadata.error(key, "is True; only False is supported")
+    for key in metadata.unread():
+        # Outside of tokenizer.ggml.* there are only further templates and copies for other programs.
+        if key.startswith("tokenizer.ggml.") and key not in _HARMLESS:
+            raise metadata.error(key, "is not supported")
 
 
 def _adds_bos(spelling: SentencePiece | ByteLevel, bos: int | None) -> bool:
