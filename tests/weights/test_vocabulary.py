@@ -109,6 +109,7 @@ BAD: dict[str, tuple[dict[str, Any], str]] = {
     "no scores": ({"scores": None}, "scores': is missing"),
     "short scores": ({"scores": [0.0]}, "scores': 1 entries for 11 tokens"),
     "short kinds": ({"token_type": [1]}, "token_type': 1 entries for 11 tokens"),
+    "another type": ({"token_type": [3] * 10 + [7]}, "token_type': token 10 has type 7; types are 1 to 6"),
     "same twice": ({"tokens": ["a", *PIECES[1:]]}, "tokens': two tokens are the same"),
     "endless token": ({"tokens": ["a" * 2000, *PIECES[1:]]}, "tokens': a token of 2000"),
     "no byte": ({"tokens": [*PIECES[:4], "<0xZZ>", *PIECES[5:]]}, "tokens': token 4 is not a byte: '<0xZZ>'"),

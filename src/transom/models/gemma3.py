@@ -48,7 +48,7 @@ def read_spec(file: GgufFile) -> ModelSpec:
         architecture=ARCHITECTURE,
         vocabulary=Tensors(file).rows("token_embd"),
         dim=dim,
-        context=keys.count("context_length", most=CONTEXT_MAX),
+        context=keys.count("context_length", least=2, most=CONTEXT_MAX),
         eps=keys.positive("attention.layer_norm_rms_epsilon", 1e-6),
         embed_scale=sqrt(dim),  # Gemma multiplies embeddings by sqrt(dim); the file does not say so
         gate=Gate.GELU_TANH,

@@ -40,7 +40,7 @@ def read_spec(file: GgufFile) -> ModelSpec:
         architecture=ARCHITECTURE,
         vocabulary=Tensors(file).rows("token_embd"),
         dim=dim,
-        context=keys.count("context_length", most=CONTEXT_MAX),
+        context=keys.count("context_length", least=2, most=CONTEXT_MAX),
         eps=keys.positive("attention.layer_norm_rms_epsilon", 1e-5),
         embed_scale=1.0,
         gate=Gate.SILU,

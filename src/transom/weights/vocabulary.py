@@ -25,8 +25,7 @@ def read_vocabulary(file: GgufFile) -> Vocabulary:
     metadata = file.metadata
     pieces = list(metadata.strings("tokenizer.ggml.tokens"))
     _check_pieces(metadata, pieces)
-    kinds = metadata.integers("tokenizer.ggml.token_type").astype(np.int32)
-    _check_length(metadata, "token_type", len(kinds), len(pieces))
+    kinds = _kinds(metadata, len(pieces))
     bos = _token(metadata, "bos_token_id", len(pieces))
     spelling = _spelling(metadata, pieces, kinds)
     vocabulary = Vocabulary(
@@ -73,6 +72,16 @@ def _require_read(metadata: Metadata) -> None:
         # Outside of tokenizer.ggml.* there are only further templates and copies for other programs.
         if key.startswith("tokenizer.ggml.") and key not in _HARMLESS:
             raise metadata.error(key, "is not supported")
+
+
+def _kinds(metadata: Metadata, count: int) -> Kinds:
+    key = "tokenizer.ggml.token_type"
+    kinds = metadata.integers(key)
+    _check_length(metadata, "token_type", len(kinds), count)
+    unknown = np.flatnonzero(~np.isin(kinds, list(PieceKind)))
+    if len(unknown):
+        raise metadata.error(key, f"token {unknown[0]} has type {kinds[unknown[0]]}; types are 1 to 6")
+    return kinds.astype(np.int32)
 
 
 def _adds_bos(spelling: SentencePiece | ByteLevel, bos: int | None) -> bool:
