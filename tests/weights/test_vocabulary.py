@@ -108,6 +108,10 @@ BAD: dict[str, tuple[dict[str, Any], str]] = {
     "no tokens": ({"tokens": None}, "tokens': is missing"),
     "no scores": ({"scores": None}, "scores': is missing"),
     "short scores": ({"scores": [0.0]}, "scores': 1 entries for 11 tokens"),
+    "a score of NaN": (
+        {"scores": [0.0] * 10 + [float("nan")]},
+        "scores': the score of token 10 is not finite",
+    ),
     "short kinds": ({"token_type": [1]}, "token_type': 1 entries for 11 tokens"),
     "another type": ({"token_type": [3] * 10 + [7]}, "token_type': token 10 has type 7; types are 1 to 6"),
     "same twice": ({"tokens": ["a", *PIECES[1:]]}, "tokens': two tokens are the same"),

@@ -44,7 +44,16 @@ def read_spec(file: GgufFile) -> ModelSpec:
     """The model without its weights. Reads metadata and shapes only. ModelFileError."""
     spec = _family(file).spec(file)
     require_keys_read(file, spec.architecture)
+    _require_pieces(file, spec.vocabulary)
     return spec
+
+
+def _require_pieces(file: GgufFile, rows: int) -> None:
+    """An id without a piece cannot be spelled when it is chosen; an id without a row fails its whole step."""
+    key = "tokenizer.ggml.tokens"
+    pieces = len(file.metadata.strings(key))
+    if pieces != rows:
+        raise file.metadata.error(key, f"has {pieces} tokens; 'token_embd.weight' has {rows} rows")
 
 
 def _family(file: GgufFile) -> _Family:

@@ -78,9 +78,10 @@ def _kinds(metadata: Metadata, count: int) -> Kinds:
     key = "tokenizer.ggml.token_type"
     kinds = metadata.integers(key)
     _check_length(metadata, "token_type", len(kinds), count)
-    unknown = np.flatnonzero(~np.isin(kinds, list(PieceKind)))
-    if len(unknown):
-        raise metadata.error(key, f"token {unknown[0]} has type {kinds[unknown[0]]}; types are 1 to 6")
+    strange = ~np.isin(kinds, list(PieceKind))
+    if strange.any():
+        token = _first(strange)
+        raise metadata.error(key, f"token {token} has type {kinds[token]}; types are 1 to 6")
     return kinds.astype(np.int32)
 
 
@@ -116,6 +117,10 @@ def _sentencepiece(metadata: Metadata, pieces: list[str], kinds: Kinds) -> Sente
         )
     scores = metadata.floats("tokenizer.ggml.scores")
     _check_length(metadata, "scores", len(scores), len(pieces))
+    if not np.isfinite(scores).all():  # merges are sorted by score
+        raise metadata.error(
+            "tokenizer.ggml.scores", f"the score of token {_first(~np.isfinite(scores))} is not finite"
+        )
     _check_bytes(metadata, pieces, kinds == PieceKind.BYTE)
     unknown = _token(metadata, "unknown_token_id", len(pieces))
     if unknown is None and np.count_nonzero(kinds == PieceKind.BYTE) < 256:
@@ -158,6 +163,10 @@ def _merges(metadata: Metadata, pieces: set[str]) -> list[tuple[str, str]]:
 
 
 # ---------------------------------------------------------------- common checks
+
+
+def _first(where: np.ndarray) -> int:
+    return int(np.flatnonzero(where)[0])
 
 
 def _check_pieces(metadata: Metadata, pieces: list[str]) -> None:
