@@ -16,8 +16,36 @@ Kinds = NDArray[np.int32]
 PIECE_CHARACTERS_MAX = 1024
 """Finding merges takes time that grows with the square of a piece's length. Real pieces stay below 200."""
 
-_TURN_ENDS: Mapping[str, tuple[str, ...]] = {"gemma3": ("<eos>", "<end_of_turn>")}
-"""Per architecture, control tokens that end an answer. Files name one of them at most."""
+_TURN_ENDS = frozenset(
+    (
+        *("<eos>", "<end_of_turn>"),  # Gemma
+        *("<|end_of_text|>", "<|eot_id|>", "<|eom_id|>"),  # Llama 3; Granite has the first too
+        *("<|endoftext|>", "<|im_end|>"),  # ChatML: Qwen, SmolLM and many fine-tuned models
+        *("<|end|>", "<|return|>", "<|call|>"),  # Phi; the last two are of OpenAI's harmony format
+        *(
+            "<EOT>",
+            "_<EOT>",
+            "[EOT]",
+            "<end_of_utterance>",
+            "<｜end▁of▁sentence｜>",
+        ),  # DeepSeek's is the last
+    )
+)
+"""Control tokens that end an answer in every family. Files name one or two of them, and not always the one
+that the chat template makes the model write. The list is llama.cpp's, with Gemma's <eos>."""
+
+_CUTS: Mapping[str, Cut] = {
+    name: cut
+    for cut, names in {
+        Cut.GPT2: "gpt-2 phi-2 mpt olmo jais trillion granite-docling gigachat mellum",
+        Cut.SMOLLM: "smollm starcoder refact command-r codeshell exaone minerva-7b",
+        Cut.LLAMA3: "llama-bpe llama3 llama-v3 falcon3 falcon-h1 pixtral midm-2.0 lfm2",
+        Cut.QWEN2: "qwen2 deepseek-r1-qwen stablelm2 hunyuan kormo",
+    }.items()
+    for name in names.split()
+}
+"""Values of `tokenizer.ggml.pre` that mean the same expressions in llama.cpp. A converter chooses the name by
+the model that it recognizes."""
 
 
 def read_vocabulary(file: GgufFile) -> Vocabulary:
@@ -86,8 +114,8 @@ def _kinds(metadata: Metadata, count: int) -> Kinds:
 
 
 def _adds_bos(spelling: SentencePiece | ByteLevel, bos: int | None) -> bool:
-    """The default of llama.cpp for files that do not say."""
-    return bos is not None and isinstance(spelling, SentencePiece)
+    """The default of llama.cpp for files that do not say: Llama 3's files leave the key out."""
+    return bos is not None and (isinstance(spelling, SentencePiece) or spelling.cut == Cut.LLAMA3)
 
 
 def _spelling(metadata: Metadata, pieces: list[str], kinds: Kinds) -> SentencePiece | ByteLevel:
@@ -135,11 +163,11 @@ def _sentencepiece(metadata: Metadata, pieces: list[str], kinds: Kinds) -> Sente
 
 def _byte_level(metadata: Metadata, pieces: list[str], kinds: Kinds) -> ByteLevel:
     key = "tokenizer.ggml.pre"
-    cut = metadata.text(key, Cut.GPT2)
-    if cut not in set(Cut):
-        raise metadata.error(key, f"{shown(cut)} is not supported; supported are {', '.join(Cut)}")
+    name = metadata.text(key, Cut.GPT2)
+    if name not in _CUTS:
+        raise metadata.error(key, f"{shown(name)} is not supported; supported are {', '.join(_CUTS)}")
     _check_spelled(metadata, pieces, kinds)
-    return ByteLevel(Cut(cut), _merges(metadata, set(pieces)))
+    return ByteLevel(_CUTS[name], _merges(metadata, set(pieces)))
 
 
 def _check_spelled(metadata: Metadata, pieces: list[str], kinds: Kinds) -> None:
@@ -201,7 +229,6 @@ def _token(metadata: Metadata, name: str, count: int) -> int | None:
 
 
 def _stop_ids(metadata: Metadata, pieces: list[str], is_control: np.ndarray) -> frozenset[int]:
-    named = (_token(metadata, name, len(pieces)) for name in ("eos_token_id", "eot_token_id"))
-    ends = _TURN_ENDS.get(metadata.text("general.architecture", ""), ())
-    usual = (i for i in np.flatnonzero(is_control).tolist() if pieces[i] in ends)
+    named = (_token(metadata, f"{name}_token_id", len(pieces)) for name in ("eos", "eot", "eom"))
+    usual = (i for i in np.flatnonzero(is_control).tolist() if pieces[i] in _TURN_ENDS)
     return frozenset(usual) | {token for token in named if token is not None}
