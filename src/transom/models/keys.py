@@ -19,7 +19,7 @@ from transom.weights.metadata import Value, shown
 COUNT_MAX = 1 << 20
 """Widths and heads of every known model stay far below. Larger values are claims of a damaged file."""
 CONTEXT_MAX = 1 << 24
-"""Above the contexts that published models name (10 million). Rope tables grow with the context."""
+"""Above the contexts that published models name (10 million)."""
 
 
 @dataclass(frozen=True, slots=True)
