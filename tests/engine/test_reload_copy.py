@@ -3,7 +3,9 @@
 import os
 from pathlib import Path
 
+import numpy as np
 import pytest
+from tests.models.test_load_errors import Change, rewritten
 from tests.tiny import write_tiny_gguf
 
 from transom.config import EngineConfig
@@ -49,3 +51,38 @@ def test_a_loaded_copy_outlives_its_file(tmp_path: Path) -> None:
     os.truncate(other, 0)
     weights = engine.model.weights
     assert repr(weights)  # reads the small arrays; a mapping of the file would end this process with SIGBUS
+
+
+UNUSABLE: dict[str, tuple[Change, str]] = {
+    "a claimed number of layers": (
+        lambda values, _: values.update({"gemma3.block_count": 1_000_000}),
+        "block_count': is 1000000; the file has tensors of 6 blocks",
+    ),
+    "an unknown key": (
+        lambda values, _: values.update({"gemma3.attention.clamp": 1}),
+        "attention.clamp': is 1, and is not supported",
+    ),
+    "a tensor without a place": (
+        lambda _, tensors: tensors.update({"blk.0.attn_q.bias": np.ones(128, np.float32)}),
+        "tensor 'blk.0.attn_q.bias': has no place",
+    ),
+    "NaN in a norm": (
+        lambda _, tensors: tensors.update({"output_norm.weight": np.full(64, np.nan, np.float32)}),
+        "tensor 'output_norm.weight': element 0 is nan",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", UNUSABLE)
+def test_a_file_that_cannot_be_served_is_refused_and_the_engine_keeps_its_weights(
+    case: str, tmp_path: Path
+) -> None:
+    model = write_tiny_gguf(tmp_path / "tiny.gguf")
+    change, says = UNUSABLE[case]
+    other = rewritten(model, tmp_path / "other.gguf", change)
+    ready, engine = load_engine(EngineConfig(model=str(model), max_total_tokens=1000, threads=1))
+    served = engine.model
+    with pytest.raises(BadRequest) as caught:
+        engine.disk.load(str(other))
+    assert says in caught.value.message and str(other) in caught.value.message
+    assert engine.model is served and engine.weights() == ready.weights

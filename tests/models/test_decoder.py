@@ -1,5 +1,6 @@
 """The decoder: backends agree, and the reference is right by an independent float32 computation."""
 
+import tracemalloc
 from dataclasses import replace
 from pathlib import Path
 
@@ -75,7 +76,7 @@ def test_the_first_token_reaches_the_last_through_the_full_layer(model: Model, t
 def test_rope_tables_equal_cosines_computed_directly() -> None:
     rope = Rope(base=10_000.0, dim=32, factor=2.0)
     positions = np.array([0, 1, 255, 256, 257, 5000, 32_767], dtype=np.int32)
-    table = RopeTable(rope, 32_768).at(positions)
+    table = RopeTable(rope).at(positions)
     angles = positions[:, None] / 2.0 * 10_000.0 ** (-np.arange(0, 32, 2) / 32)
     np.testing.assert_allclose(table[:, 0], np.cos(angles), atol=1e-7)
     np.testing.assert_allclose(table[:, 1], np.sin(angles), atol=1e-7)
@@ -94,3 +95,22 @@ def test_gemma_has_every_sixth_layer_full(tmp_path: Path) -> None:
     assert [layer.attention.window is None for layer in spec.layers] == [False] * 5 + [True]
     assert [layer.index for layer in spec.layers_of(1)] == [0, 1, 2, 3, 4]
     assert {layer.rope.base for layer in spec.layers_of(1)} == {10_000.0}
+
+
+def test_a_rope_table_grows_with_the_positions_and_keeps_every_bit() -> None:
+    """A model file may claim any context. What was asked before, and in which order, changes no rotation."""
+    rope = Rope(500_000.0, 64)
+    places = np.array([3, 65_535, 65_536, 200_000, 1_000_000], dtype=np.int32)
+    tracemalloc.start()
+    RopeTable(rope).at(places[:2])
+    few = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert few < 1 << 20
+    whole = RopeTable(rope).at(places)
+    grown = RopeTable(rope)
+    for number, place in enumerate(places):
+        assert (grown.at(np.array([place], dtype=np.int32)) == whole[number]).all()
+    frequencies = 500_000.0 ** (-np.arange(0, 64, 2) / 64)
+    angles = places[:, None] * frequencies
+    assert np.abs(whole[:, 0] - np.cos(angles)).max() < 1e-7
+    assert RopeTable(rope).at(places[:0]).shape == (0, 2, 32)

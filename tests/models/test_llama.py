@@ -98,15 +98,21 @@ def test_a_repeated_prompt_is_not_computed_again_and_generates_the_same_tokens(t
 
 
 CASES: dict[str, tuple[Change, str]] = {
-    "experts": (lambda values, _: values.update({"llama.expert_count": 8}), "a mixture of experts"),
-    "no layers": (lambda values, _: values.update({"llama.block_count": 0}), "block_count is 0"),
+    "experts": (
+        lambda values, _: values.update({"llama.expert_count": 8}),
+        r"key 'llama\.expert_count': is 8; only 0 is supported",
+    ),
+    "no layers": (
+        lambda values, _: values.update({"llama.block_count": 0}),
+        r"key 'llama\.block_count': is 0; it must be 1 to",
+    ),
     "partial rotation": (
         lambda values, _: values.update({"llama.rope.dimension_count": 16}),
-        "rope.dimension_count is 16, but heads are 32 wide",
+        r"dimension_count': is 16; only 32 is supported, the width of a head",
     ),
     "heads do not divide": (
         lambda values, _: values.update({"llama.attention.head_count_kv": 3}),
-        "4 query heads cannot share 3",
+        r"head_count_kv': is 3; it must divide 4",
     ),
     "missing tensor": (without("blk.1.ffn_gate.weight"), "blk.1.ffn_gate.weight"),
     "a factor of 0": (

@@ -27,7 +27,8 @@ def rewritten(source: Path, target: Path, change: Change) -> Path:
         if isinstance(value, list):
             writer.add_array(key, value)
         else:
-            writer.add_key_value(key, value, kinds.get(key, gguf.GGUFValueType.UINT32))
+            guess = gguf.GGUFValueType.UINT32 if type(value) is int else gguf.GGUFValueType.get_type(value)
+            writer.add_key_value(key, value, kinds.get(key, guess))
     for name, tensor in tensors.items():
         writer.add_tensor(name, np.ascontiguousarray(tensor, dtype=np.float32))
     writer.write_header_to_file()
@@ -71,11 +72,11 @@ CASES: dict[str, tuple[Change, str]] = {
     "no window": (without("gemma3.attention.sliding_window"), "sliding_window"),
     "window of nothing": (
         lambda values, _: values.update({"gemma3.attention.sliding_window": 0}),
-        "sliding_window is 0",
+        "sliding_window': is 0; it must be 1 to",
     ),
     "heads that do not divide": (
         lambda values, _: values.update({"gemma3.attention.head_count_kv": 3}),
-        "4 query heads cannot share 3 key heads",
+        "head_count_kv': is 3; it must divide 4",
     ),
 }
 

@@ -189,8 +189,14 @@ BAD: dict[str, tuple[Draft | bytes, str]] = {
     "other magic": (Draft(magic=b"GGML"), "not a GGUF file"),
     "version 1": (Draft(version=1), "GGUF version 1 is not supported"),
     "big endian": (Draft(version=3 << 24), "big-endian"),
-    "2^60 values": (Draft(value_count=2**60), "metadata entry 1 of"),
-    "2^60 tensors": (Draft(tensor_count=2**60), "tensor 1 of"),
+    "2^60 values": (
+        Draft(value_count=2**60),
+        "header: 1152921504606846976 metadata entries, of at least 13 bytes each, in 24 bytes",
+    ),
+    "2^60 tensors": (
+        Draft(tensor_count=2**60),
+        "header: 1152921504606846976 tensors, of at least 32 bytes each",
+    ),
     "string of 2^40": (Draft([string("k") + struct.pack("<IQ", 8, 2**40)]), "key 'k': file ends"),
     "key of 2^63": (Draft([struct.pack("<Q", 2**63)]), "a name of 9223372036854775808 bytes"),
     "key not utf-8": (Draft([value(b"\xff", 4, bytes(4))]), "not UTF-8"),
@@ -214,7 +220,24 @@ BAD: dict[str, tuple[Draft | bytes, str]] = {
     "zero rows": (Draft(infos=[info("t", [32, 0])]), r"tensor 't': impossible shape \(0, 32\)"),
     "product wraps": (Draft(infos=[info("t", [2**32, 2**32])]), "tensor 't': needs bytes"),
     "offset beyond": (Draft(infos=[info("t", [1], 0, 2**40)], data=bytes(64)), "tensor 't': needs bytes"),
-    "offset wraps": (Draft(infos=[info("t", [1], 0, 2**64 - 4)], data=bytes(64)), "tensor 't': needs bytes"),
+    "offset wraps": (Draft(infos=[info("t", [1], 0, 2**64 - 32)], data=bytes(64)), "tensor 't': needs bytes"),
+    "offset between": (
+        Draft(infos=[info("t", [1], 0, 4)], data=bytes(64)),
+        "tensor 't': offset 4; 0 is expected",
+    ),
+    "shared bytes": (
+        Draft(infos=[info("a", [9], 0, 0), info("t", [1], 0, 32)], data=bytes(128)),
+        "tensor 't': offset 32; 64 is expected, the end of the tensor before it, in steps of 32",
+    ),
+    "a gap": (
+        Draft(infos=[info("a", [8]), info("t", [1], 0, 64)], data=bytes(96)),
+        "tensor 't': offset 64; 32 is expected",
+    ),
+    "bytes of no tensor": (
+        Draft(infos=[info("t", [8])], data=bytes(100)),
+        "tensor 't': 68 bytes follow this last tensor",
+    ),
+    "alignment of 2^31": (Draft([u32("general.alignment", 2**31)]), "key 'general.alignment': 2147483648 is"),
     "unknown type": (Draft(infos=[info("t", [1], 77)], data=bytes(64)), "tensor 't': type 77 is not"),
     "type of another kind": (
         Draft(infos=[info("t", [256], 16)]),

@@ -184,3 +184,24 @@ def test_native_and_numpy_packing_agree_on_the_default_models_largest_matrix(twi
         numpy = pack([embedding], Precision.INT8)
     for entry in fields(native):
         assert np.array_equal(getattr(native, entry.name), getattr(numpy, entry.name)), entry.name
+
+
+@pytest.mark.parametrize(("kind", "at"), [(kind, at) for kind, places in HALVES.items() for at in places])
+def test_a_scale_or_minimum_that_is_not_finite_is_refused_with_its_row(kind: TensorType, at: int) -> None:
+    good, bad = tensor(kind, 20, 512), tensor(kind, 7, 512, seed=1)
+    blocks = bad.data.reshape(7, -1, BLOCKS[kind][1])
+    blocks[5, 1, at : at + 2] = np.frombuffer(np.float16("nan").tobytes(), np.uint8)
+    with pytest.raises(
+        ModelFileError, match=r"tensor 't1': a (scale|zero offset) of row 5 is nan; it must be"
+    ):
+        pack([good, bad], Precision.INT8)
+
+
+@pytest.mark.parametrize("kind", FLOATS)
+def test_a_float_that_is_not_finite_is_refused_with_its_row(kind: TensorType) -> None:
+    bad = tensor(kind, 40, 64)
+    element = bad.data.reshape(40, 64, -1)[33, 60]
+    element[:] = 0
+    element[-2:] = [0x80, 0x7F] if kind is not TensorType.F16 else [0x00, 0x7C]
+    with pytest.raises(ModelFileError, match="tensor 't0': a value of row 33 is inf; it must be finite"):
+        pack([bad], Precision.INT8)

@@ -8,6 +8,7 @@ import pytest
 
 from transom.errors import ModelFileError
 from transom.text.tokenizer import Tokenizer
+from transom.text.vocabulary import ByteLevel
 from transom.weights.gguf import read_gguf
 from transom.weights.vocabulary import read_vocabulary
 
@@ -73,11 +74,72 @@ def test_a_small_vocabulary_encodes_and_decodes(tmp_path: Path) -> None:
     assert tokenizer.encode("a\0é").tolist() == [2, 6, 4, 3]
 
 
-def test_stop_ids_come_from_the_file_and_from_the_architecture(tmp_path: Path) -> None:
+def test_stop_ids_come_from_the_file_and_from_the_names_of_tokens(tmp_path: Path) -> None:
     assert read(tmp_path).stop_ids == {1, 5}
-    assert read(tmp_path, eot_token_id=7).stop_ids == {1, 5, 7}
-    other = read_gguf(write(tmp_path, {}, architecture="other"))
-    assert read_vocabulary(other).stop_ids == {1}
+    assert read(tmp_path, eot_token_id=7, eom_token_id=8).stop_ids == {1, 5, 7, 8}
+
+
+LLAMA_3: dict[str, Any] = {
+    **BYTE_LEVEL,
+    "pre": "llama-bpe",
+    "tokens": [
+        "<|begin_of_text|>",
+        "a",
+        "b",
+        "<|end_of_text|>",
+        "<|eot_id|>",
+        "<|eom_id|>",
+        "<|start_header_id|>",
+        "ab",
+    ],
+    "token_type": [3, 1, 1, 3, 3, 3, 3, 1],
+    "merges": ["a b"],
+    "bos_token_id": 0,
+    "eos_token_id": 3,
+}
+
+
+@pytest.mark.parametrize("architecture", ["llama", "gemma3"])
+def test_a_llama_3_file_adds_bos_and_ends_turns_in_any_architecture(
+    architecture: str, tmp_path: Path
+) -> None:
+    """Llama 3's files name <|end_of_text|> only, and leave add_bos_token out."""
+    tokenizer = Tokenizer(read_vocabulary(read_gguf(write(tmp_path, LLAMA_3, architecture=architecture))))
+    assert tokenizer.encode("abb").tolist() == [0, 7, 2]
+    assert tokenizer.stop_ids == {3, 4, 5}
+    assert read(tmp_path, **{**LLAMA_3, "add_bos_token": False}).encode("abb").tolist() == [7, 2]
+
+
+@pytest.mark.parametrize(
+    "name", ["<|im_end|>", "<|endoftext|>", "<|end|>", "<|eot_id|>", "<end_of_turn>", "<EOT>"]
+)
+def test_a_control_token_that_ends_turns_by_its_name_ends_them_in_every_file(
+    name: str, tmp_path: Path
+) -> None:
+    changes = {**BYTE_LEVEL, "tokens": [name, "a", "b", "Ġ", "Ġa", "Ġab"], "eos_token_id": 1}
+    assert read(tmp_path, **changes).stop_ids == {0, 1}
+
+
+@pytest.mark.parametrize(
+    ("name", "same"),
+    [
+        ("llama3", "llama-bpe"),
+        ("llama-v3", "llama-bpe"),
+        ("falcon3", "llama-bpe"),
+        ("deepseek-r1-qwen", "qwen2"),
+        ("stablelm2", "qwen2"),
+        ("starcoder", "smollm"),
+        ("olmo", "gpt-2"),
+        ("phi-2", "gpt-2"),
+    ],
+)
+def test_names_of_the_same_split_are_known(name: str, same: str, tmp_path: Path) -> None:
+    spelled = [
+        read_vocabulary(read_gguf(write(tmp_path, {**BYTE_LEVEL, "pre": pre}))) for pre in (name, same)
+    ]
+    first, second = (vocabulary.spelling for vocabulary in spelled)
+    assert isinstance(first, ByteLevel) and isinstance(second, ByteLevel)
+    assert first.cut == second.cut and spelled[0].adds_bos == spelled[1].adds_bos
 
 
 def test_a_normal_piece_spelled_like_an_end_of_turn_is_no_stop_token(tmp_path: Path) -> None:
@@ -89,6 +151,11 @@ def test_bos_is_added_unless_the_file_says_no_or_has_none(tmp_path: Path) -> Non
     assert read(tmp_path, add_bos_token=True).encode("a").tolist() == [2, 6]
     assert read(tmp_path, add_bos_token=False).encode("a").tolist() == [6]
     assert read(tmp_path, bos_token_id=None).encode("a").tolist() == [6]
+
+
+def test_keys_that_change_no_token_are_accepted(tmp_path: Path) -> None:
+    harmless = {"padding_token_id": 0, "add_eos_token": False, "mask_token_id": 4, "pre": "default"}
+    assert read(tmp_path, **harmless).encode("a").tolist() == [2, 6]
 
 
 def test_the_chat_template_of_the_file_is_read(tmp_path: Path) -> None:
@@ -103,13 +170,21 @@ BAD: dict[str, tuple[dict[str, Any], str]] = {
     "no tokens": ({"tokens": None}, "tokens': is missing"),
     "no scores": ({"scores": None}, "scores': is missing"),
     "short scores": ({"scores": [0.0]}, "scores': 1 entries for 11 tokens"),
+    "a score of NaN": (
+        {"scores": [0.0] * 10 + [float("nan")]},
+        "scores': the score of token 10 is not finite",
+    ),
     "short kinds": ({"token_type": [1]}, "token_type': 1 entries for 11 tokens"),
+    "another type": ({"token_type": [3] * 10 + [7]}, "token_type': token 10 has type 7; types are 1 to 6"),
     "same twice": ({"tokens": ["a", *PIECES[1:]]}, "tokens': two tokens are the same"),
     "endless token": ({"tokens": ["a" * 2000, *PIECES[1:]]}, "tokens': a token of 2000"),
     "no byte": ({"tokens": [*PIECES[:4], "<0xZZ>", *PIECES[5:]]}, "tokens': token 4 is not a byte: '<0xZZ>'"),
     "bos beyond": ({"bos_token_id": 11}, "bos_token_id': 11 is not one of 11"),
     "eot beyond": ({"eot_token_id": 11}, "eot_token_id': 11 is not one of 11"),
     "no bytes, no unknown": ({"unknown_token_id": None}, "unknown_token_id': is missing, and so are"),
+    "end added": ({"add_eos_token": True}, "add_eos_token': is True; only False is supported"),
+    "spaces removed": ({"remove_extra_whitespaces": True}, "remove_extra_whitespaces': is True"),
+    "another normal form": ({"precompiled_charsmap": [1]}, "precompiled_charsmap': is not supported"),
     "bos a string": ({"bos_token_id": "x"}, "bos_token_id': is str, not an integer"),
 }
 

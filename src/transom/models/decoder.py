@@ -99,7 +99,4 @@ def _add(ops: Ops, x: F32, y: F32, norm: F32 | None, eps: float) -> None:
 
 def _rotations(model: Model, positions: I32) -> dict[Rope, F32]:
     """Cosines and sines of the batch, once for each kind of rope that layers use."""
-    context = model.spec.context
-    return {
-        rope: rope_table(rope, context).at(positions) for rope in {layer.rope for layer in model.spec.layers}
-    }
+    return {rope: rope_table(rope).at(positions) for rope in {layer.rope for layer in model.spec.layers}}

@@ -7,56 +7,53 @@ window layers (both from the report), and the defaults for missing keys (llama.c
 
 from math import sqrt
 
-from transom.errors import ModelFileError
+import numpy as np
+
 from transom.kv.component_specs import Full, Window
-from transom.models.spec import LayerSpec, LayerWeights, Model, ModelSpec, Rope
-from transom.models.tensors import Tensors, assemble, require_heads
+from transom.models.keys import CONTEXT_MAX, Keys
+from transom.models.spec import LayerSpec, LayerWeights, ModelSpec, Rope
+from transom.models.tensors import Tensors
 from transom.ops.protocol import AttentionShape, Gate, Precision
 from transom.weights.gguf import GgufFile
 from transom.weights.packing import pack
 
 ARCHITECTURE = "gemma3"
+HEAD_DIM = 256
+"""For files that do not state it, as in llama.cpp."""
 PATTERN = 6
 """Every sixth layer has full attention."""
 LOCAL_ROPE_BASE = 10_000.0
-"""Rope base of window layers. The base of full layers is in the file."""
+"""Rope base of window layers, for files that do not state it. The base of full layers is in the file."""
 FULL, WINDOW = 0, 1
 """Component indices."""
 
 
-def load(file: GgufFile) -> Model:
-    """ModelFileError names a key or tensor that is missing or has the wrong shape."""
-    spec = read_spec(file)
-    return assemble(file, spec, lambda block, layer: _layer(block, layer.attention, spec.dim))
-
-
 def read_spec(file: GgufFile) -> ModelSpec:
     """Raises ModelFileError."""
-    meta = file.metadata
-    dim = meta.integer("gemma3.embedding_length")
-    layers = meta.integer("gemma3.block_count")
-    heads = meta.integer("gemma3.attention.head_count")
-    kv_heads = meta.integer("gemma3.attention.head_count_kv", heads)
-    head_dim = meta.integer("gemma3.attention.key_length", 256)
-    window = meta.integer("gemma3.attention.sliding_window")
-    rope_base = meta.number("gemma3.rope.freq_base", 1_000_000.0)
-    factor = meta.number("gemma3.rope.scaling.factor", 1.0)
-    _require_sane(file, layers, heads, kv_heads, head_dim, window)
+    keys = Keys(file, ARCHITECTURE)
+    dim = keys.count("embedding_length")
+    # Fewer layers than the pattern has would leave the full component empty.
+    layers = keys.blocks(least=PATTERN)
+    heads, kv_heads, head_dim = keys.heads(HEAD_DIM)
+    window = keys.count("attention.sliding_window", most=CONTEXT_MAX)
     full = AttentionShape(heads, kv_heads, head_dim, None, _score_scale(layers, dim, heads, head_dim))
     sliding = AttentionShape(heads, kv_heads, head_dim, window, full.scale)
+    keys.require_usual(layers=layers, head_dim=head_dim, scale=full.scale)
+    _require_pattern(keys, layers)
+    # The factor of linear scaling applies to full layers only, as in llama.cpp.
+    far = Rope(keys.positive("rope.freq_base", 1_000_000.0), head_dim, keys.rope_factor())
+    near = Rope(keys.positive("rope.freq_base_swa", LOCAL_ROPE_BASE), head_dim)
     return ModelSpec(
-        name=meta.text("general.name", file.path.stem),
+        name=file.metadata.text("general.name", file.path.stem),
         architecture=ARCHITECTURE,
         vocabulary=Tensors(file).rows("token_embd"),
         dim=dim,
-        context=meta.integer("gemma3.context_length"),
-        eps=meta.number("gemma3.attention.layer_norm_rms_epsilon", 1e-6),
+        context=keys.count("context_length", least=2, most=CONTEXT_MAX),
+        eps=keys.positive("attention.layer_norm_rms_epsilon", 1e-6),
         embed_scale=sqrt(dim),  # Gemma multiplies embeddings by sqrt(dim); the file does not say so
         gate=Gate.GELU_TANH,
         components=(Full(), Window(window)),
-        layers=_layers(
-            layers, full, sliding, Rope(rope_base, head_dim, factor), Rope(LOCAL_ROPE_BASE, head_dim)
-        ),
+        layers=_layers(layers, full, sliding, far, near),
     )
 
 
@@ -78,17 +75,17 @@ def _score_scale(layers: int, dim: int, heads: int, head_dim: int) -> float:
     return 1.0 / sqrt(dim // heads if layers == 62 else head_dim)
 
 
-def _require_sane(file: GgufFile, layers: int, heads: int, kv_heads: int, head_dim: int, window: int) -> None:
-    if layers < PATTERN:
-        raise ModelFileError(f"{file.path}: gemma3.block_count is {layers}; it must be at least {PATTERN}")
-    require_heads(file, heads, kv_heads, head_dim, "gemma3.attention.key_length")
-    if window < 1:
-        raise ModelFileError(
-            f"{file.path}: gemma3.attention.sliding_window is {window}; it must be at least 1"
-        )
+def _require_pattern(keys: Keys, layers: int) -> None:
+    """The pattern is a period or one flag per layer, depending on the converter."""
+    name = "attention.sliding_window_pattern"
+    value = keys.file.metadata.optional(keys.full(name))
+    if not isinstance(value, np.ndarray):
+        keys.require(name, PATTERN)
+    elif value.tolist() != [number % PATTERN != PATTERN - 1 for number in range(layers)]:
+        raise keys.error(name, f"is not supported; every {PATTERN}th layer must be full, and no other")
 
 
-def _layer(block: Tensors, shape: AttentionShape, dim: int) -> LayerWeights:
+def read_layer(block: Tensors, shape: AttentionShape, dim: int) -> LayerWeights:
     q, kv = shape.heads * shape.head_dim, shape.kv_heads * shape.head_dim
     hidden = block.rows("ffn_gate")
     projections = [("attn_q", q), ("attn_k", kv), ("attn_v", kv)]

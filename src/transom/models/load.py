@@ -1,6 +1,6 @@
 """Loads a `Model` from an open model file. The architecture named in the file selects the family.
 
-To add a family: a module with `read_spec` and `load`, like gemma3.py, and an entry in _FAMILIES.
+To add a family: a module with `read_spec` and `read_layer`, like gemma3.py, and an entry in _FAMILIES.
 """
 
 from collections.abc import Callable
@@ -8,31 +8,52 @@ from dataclasses import dataclass
 
 from transom.errors import ModelFileError
 from transom.models import gemma3, llama
-from transom.models.spec import Model, ModelSpec
+from transom.models.keys import require_keys_read, require_tensors_read
+from transom.models.spec import LayerWeights, Model, ModelSpec
+from transom.models.tensors import Tensors, assemble
+from transom.ops.protocol import AttentionShape
 from transom.weights.gguf import GgufFile
 
 
 @dataclass(frozen=True, slots=True)
 class _Family:
     spec: Callable[[GgufFile], ModelSpec]
-    load: Callable[[GgufFile], Model]
+    layer: Callable[[Tensors, AttentionShape, int], LayerWeights]
 
 
 # By the value of `general.architecture`.
 _FAMILIES = {
-    gemma3.ARCHITECTURE: _Family(gemma3.read_spec, gemma3.load),
-    llama.ARCHITECTURE: _Family(llama.read_spec, llama.load),
+    gemma3.ARCHITECTURE: _Family(gemma3.read_spec, gemma3.read_layer),
+    llama.ARCHITECTURE: _Family(llama.read_spec, llama.read_layer),
 }
 
 
 def load_model(file: GgufFile) -> Model:
-    """Repacks the weights into memory of their own; the file may be closed afterwards. ModelFileError."""
-    return _family(file).load(file)
+    """Repacks the weights into memory of their own; the file may be closed afterwards.
+
+    ModelFileError also for a key of the architecture or a tensor that the family has no use for.
+    """
+    family = _family(file)
+    spec = read_spec(file)
+    model = assemble(file, spec, lambda block, layer: family.layer(block, layer.attention, spec.dim))
+    require_tensors_read(file)
+    return model
 
 
 def read_spec(file: GgufFile) -> ModelSpec:
-    """The model without its weights. ModelFileError."""
-    return _family(file).spec(file)
+    """The model without its weights. Reads metadata and shapes only. ModelFileError."""
+    spec = _family(file).spec(file)
+    require_keys_read(file, spec.architecture)
+    _require_pieces(file, spec.vocabulary)
+    return spec
+
+
+def _require_pieces(file: GgufFile, rows: int) -> None:
+    """An id without a piece cannot be spelled when it is chosen; an id without a row fails its whole step."""
+    key = "tokenizer.ggml.tokens"
+    pieces = len(file.metadata.strings(key))
+    if pieces != rows:
+        raise file.metadata.error(key, f"has {pieces} tokens; 'token_embd.weight' has {rows} rows")
 
 
 def _family(file: GgufFile) -> _Family:

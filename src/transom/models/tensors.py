@@ -3,7 +3,6 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from transom.errors import ModelFileError
 from transom.models.spec import LayerSpec, LayerWeights, Model, ModelSpec, ModelWeights
 from transom.ops.protocol import F32, Matrix, Precision
 from transom.weights.gguf import GgufFile, GgufTensor
@@ -63,14 +62,3 @@ def assemble(file: GgufFile, spec: ModelSpec, layer: Callable[[Tensors, LayerSpe
         head=tensors.packed("output", *shape, Precision.INT16) if "output" in tensors else embedding,
     )
     return Model(spec, weights)
-
-
-def require_heads(file: GgufFile, heads: int, kv_heads: int, head_dim: int, key: str) -> None:
-    """ModelFileError unless kv_heads divides heads, and head_dim is a multiple of 32.
-
-    `key` is the source of `head_dim`, for the message.
-    """
-    if kv_heads < 1 or heads < 1 or heads % kv_heads:
-        raise ModelFileError(f"{file.path}: {heads} query heads cannot share {kv_heads} key heads evenly")
-    if head_dim < 32 or head_dim % 32:
-        raise ModelFileError(f"{file.path}: {key} is {head_dim}; it must be a multiple of 32")

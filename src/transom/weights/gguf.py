@@ -8,7 +8,7 @@ key or tensor. Source: docs/gguf.md of the ggml project; versions 2 and 3, littl
 import mmap
 import struct
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import IntEnum
 from math import prod
 from pathlib import Path
@@ -25,6 +25,10 @@ VERSIONS = (2, 3)
 KEY_BYTES_MAX = 65_535
 DIMENSIONS_MAX = 4
 ALIGNMENT_DEFAULT = 32
+# A page of the largest kind; no file needs more.
+ALIGNMENT_MAX = 1 << 21
+# A key's length, a type and a value of one byte; a name's length, one dimension, a type and an offset.
+VALUE_BYTES_MIN, INFO_BYTES_MIN = 8 + 4 + 1, 8 + 4 + 8 + 4 + 8
 
 
 class TensorType(IntEnum):
@@ -78,17 +82,27 @@ class GgufTensor:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class GgufFile:
-    """A mapped file. Tensors are read-only views that keep the mapping alive; there is nothing to close."""
+    """A mapped file. Tensors are read-only views that keep the mapping alive; there is nothing to close.
+
+    `tensor` records the names that it is asked for, so that a loader can refuse a file with tensors that it
+    did not read: see `unread`.
+    """
 
     path: Path
     metadata: Metadata
     tensors: Mapping[str, GgufTensor]
+    _read: set[str] = field(default_factory=set)
 
     def tensor(self, name: str) -> GgufTensor:
         found = self.tensors.get(name)
         if found is None:
             raise ModelFileError(f"{self.path}: tensor {shown(name)} is missing")
+        self._read.add(name)
         return found
+
+    def unread(self) -> list[str]:
+        """Names of the tensors that were not asked for, in the order of the file."""
+        return [name for name in self.tensors if name not in self._read]
 
 
 class StringArray(Sequence[str]):
@@ -129,8 +143,10 @@ def read_gguf(path: Path) -> GgufFile:
     tensor_count, value_count = _read_preamble(cursor)
     metadata = Metadata(str(path), _read_values(cursor, value_count))
     infos = _read_infos(cursor, tensor_count)
-    data_start = _aligned(cursor, metadata)
+    alignment = _alignment(metadata)
+    data_start = _up(cursor.position, alignment)
     tensors = {info.name: _view(cursor, info, data_start) for info in infos}
+    _check_offsets(cursor, infos, alignment, data_start)
     return GgufFile(path, metadata, tensors)
 
 
@@ -202,7 +218,14 @@ def _read_preamble(cursor: _Cursor) -> tuple[int, int]:
         raise ModelFileError(
             f"{cursor.file}: {kind} is not supported; supported are versions 2 and 3, little endian"
         )
-    return cursor.u64(), cursor.u64()
+    counts = cursor.u64(), cursor.u64()
+    cursor.what = "header"
+    for count, what, least in zip(
+        counts, ("tensors", "metadata entries"), (INFO_BYTES_MIN, VALUE_BYTES_MIN), strict=True
+    ):
+        if count * least > cursor.size:
+            raise cursor.error(f"{count} {what}, of at least {least} bytes each, in {cursor.size} bytes")
+    return counts
 
 
 # ---------------------------------------------------------------- metadata
@@ -287,6 +310,12 @@ class _Info:
     shape: tuple[int, ...]
     offset: int
 
+    @property
+    def bytes(self) -> int:
+        # Python's integers do not overflow, so no shape can make this product small by accident.
+        elements, size = BLOCKS[self.type]
+        return prod(self.shape) // elements * size
+
 
 def _read_infos(cursor: _Cursor, count: int) -> list[_Info]:
     infos: dict[str, _Info] = {}
@@ -322,19 +351,40 @@ def _read_info(cursor: _Cursor, name: str) -> _Info:
     return _Info(name, kind, shape, offset)
 
 
-def _aligned(cursor: _Cursor, metadata: Metadata) -> int:
-    """The position where tensor data begins."""
+def _alignment(metadata: Metadata) -> int:
+    """Tensor data begins at a multiple of this number of bytes, and so does each tensor in it."""
     alignment = metadata.integer("general.alignment", ALIGNMENT_DEFAULT)
-    if alignment < 1 or alignment & (alignment - 1):
-        raise metadata.error("general.alignment", f"{alignment} is not a power of two")
-    return -(-cursor.position // alignment) * alignment
+    if not 1 <= alignment <= ALIGNMENT_MAX or alignment & (alignment - 1):
+        raise metadata.error("general.alignment", f"{alignment} is not a power of two up to {ALIGNMENT_MAX}")
+    return alignment
+
+
+def _check_offsets(cursor: _Cursor, infos: list[_Info], alignment: int, data_start: int) -> None:
+    """Tensors fill the file, each from the next multiple of the alignment, as the format's library requires.
+
+    A wrong type, shape or offset leaves a gap or an overlap. Each tensor would still be in bounds, and the
+    model would answer nonsense.
+    """
+    end = 0
+    for info in sorted(infos, key=lambda info: info.offset):
+        cursor.what = f"tensor {shown(info.name)}"
+        if info.offset != end:
+            raise cursor.error(
+                f"offset {info.offset}; {end} is expected, the end of the tensor before it, "
+                f"in steps of {alignment}"
+            )
+        end = _up(info.offset + info.bytes, alignment)
+    rest = cursor.size - _up(data_start + end, alignment)
+    if infos and rest > 0:
+        raise cursor.error(f"{rest} bytes follow this last tensor, which belong to no tensor")
+
+
+def _up(position: int, alignment: int) -> int:
+    return -(-position // alignment) * alignment
 
 
 def _view(cursor: _Cursor, info: _Info, data_start: int) -> GgufTensor:
-    elements, size = BLOCKS[info.type]
-    # Python's integers do not overflow, so no shape can make this product small by accident.
-    count = prod(info.shape) // elements * size
-    start = data_start + info.offset
+    count, start = info.bytes, data_start + info.offset
     cursor.what = f"tensor {shown(info.name)}"
     if start + count > cursor.size:
         raise cursor.error(f"needs bytes {start} to {start + count}, the file has {cursor.size}")

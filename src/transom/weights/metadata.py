@@ -18,13 +18,17 @@ def shown(name: str) -> str:
 class Metadata(Mapping[str, Value]):
     """Metadata of a model file. Getters raise ModelFileError for a wrong type, and for a missing key without
     default.
+
+    Getters record the keys that they are asked for, so that a loader can refuse a file with keys that it did
+    not read: see `unread`. The methods of Mapping record nothing.
     """
 
-    __slots__ = ("_file", "_values")
+    __slots__ = ("_file", "_read", "_values")
 
     def __init__(self, file: str, values: Mapping[str, Value]) -> None:
         self._file = file
         self._values = values
+        self._read: set[str] = set()
 
     def __getitem__(self, key: str) -> Value:
         return self._values[key]
@@ -37,6 +41,15 @@ class Metadata(Mapping[str, Value]):
 
     def error(self, key: str, problem: str) -> ModelFileError:
         return ModelFileError(f"{self._file}: key {shown(key)}: {problem}")
+
+    def unread(self) -> list[str]:
+        """Keys of the file that no getter was asked for, in the order of the file."""
+        return [key for key in self._values if key not in self._read]
+
+    def optional(self, key: str) -> Value | None:
+        """A value of any type; None if the key is missing."""
+        self._read.add(key)
+        return self._values.get(key)
 
     def integer(self, key: str, default: int | None = None) -> int:
         value = self._find(key, default)
@@ -82,7 +95,8 @@ class Metadata(Mapping[str, Value]):
         return value.astype(np.float32)
 
     def _find(self, key: str, default: Value | None) -> Value:
-        value = self._values.get(key, default)
+        found = self.optional(key)
+        value = default if found is None else found
         if value is None:
             raise self.error(key, "is missing")
         return value

@@ -16,12 +16,18 @@ from transom.ops.protocol import F32, LANES, FloatMatrix, Matrix, PackedMatrix, 
 from transom.weights.blocks import FORMATS, decode_rows, expand, expand_floats
 from transom.weights.gguf import GgufTensor
 
+_CHECKED_AT_ONCE = 1 << 20
+
 
 def vector(tensor: GgufTensor) -> F32:
-    """A norm weight, float32 `[n]`. ModelFileError if the tensor has another shape or is quantized."""
+    """A norm weight, float32 `[n]`. ModelFileError if it has another shape, is quantized or is not finite."""
     if len(tensor.shape) != 1:
         raise tensor.error(f"shape {tensor.shape}, where one dimension is expected")
-    return expand_floats(tensor)
+    values = expand_floats(tensor)
+    bad = np.flatnonzero(~np.isfinite(values))
+    if len(bad):
+        raise tensor.error(f"element {bad[0]} is {values[bad[0]]}; all must be finite")
+    return values
 
 
 def pack(tensors: Sequence[GgufTensor], precision: Precision) -> Matrix:
@@ -29,9 +35,21 @@ def pack(tensors: Sequence[GgufTensor], precision: Precision) -> Matrix:
 
     If all are quantized, a PackedMatrix: if one has zero offsets, the rest get zeros; if one has groups of
     16, groups of 32 are split in two. Otherwise a FloatMatrix, with quantized tensors expanded.
-    ModelFileError if the shapes do not fit together.
+    ModelFileError if the shapes do not fit together, and if a scale, zero offset or float is not finite: all
+    logits would be NaN.
     """
     _check_shapes(tensors)
+    matrix = _packed(tensors, precision)
+    if isinstance(matrix, FloatMatrix):
+        _check_finite(tensors, matrix.values, "value")
+    else:
+        _check_finite(tensors, matrix.scales, "scale")
+        if matrix.zero_offsets is not None:
+            _check_finite(tensors, matrix.zero_offsets, "zero offset")
+    return matrix
+
+
+def _packed(tensors: Sequence[GgufTensor], precision: Precision) -> Matrix:
     native = _native()
     if all(tensor.type in FORMATS for tensor in tensors):
         return pack_numpy(tensors, precision) if native is None else _pack_native(native, tensors, precision)
@@ -51,6 +69,24 @@ def _check_shapes(tensors: Sequence[GgufTensor]) -> None:
             raise tensor.error(f"impossible shape {tensor.shape}: rows must be multiples of 32")
         if tensor.shape[1] != width:
             raise tensor.error(f"rows of {tensor.shape[1]}, but {tensors[0].name!r} has rows of {width}")
+
+
+def _check_finite(tensors: Sequence[GgufTensor], values: F32, kind: str) -> None:
+    """`values` are `[tiles, n, 16]`: lane l of tile t belongs to row 16 t + l of the stacked tensors."""
+    # In parts, because a mask of all values of a float matrix would add a quarter of its size to the peak.
+    tiles_at_once = max(1, _CHECKED_AT_ONCE // (values.shape[1] * LANES))
+    for start in range(0, len(values), tiles_at_once):
+        part = values[start : start + tiles_at_once]
+        bad = ~np.isfinite(part)
+        if bad.any():
+            tile, column, lane = np.argwhere(bad)[0].tolist()
+            row = (start + tile) * LANES + lane
+            for tensor in tensors:
+                if row < tensor.shape[0]:
+                    raise tensor.error(
+                        f"a {kind} of row {row} is {part[tile, column, lane]}; it must be finite"
+                    )
+                row -= tensor.shape[0]
 
 
 def pack_numpy(tensors: Sequence[GgufTensor], precision: Precision) -> PackedMatrix:
