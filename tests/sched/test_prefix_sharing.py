@@ -113,3 +113,13 @@ def test_after_a_flush_new_requests_start_cold_and_running_ones_continue() -> No
     world.finish()
     assert world.ends[again].usage.cached_tokens == 0
     assert world.texts[running] == world.texts[again]
+
+
+def test_a_crowd_that_waits_for_a_prefix_does_not_hide_the_requests_behind_it() -> None:
+    world = World(page=4, windows=(4,), pages=(300, 300), rows=64, chunk=64, context=64, prefix_gain_min=4)
+    shared = [(7 * i * i + i) % 49 for i in range(40)]
+    crowd = [world.submit([*shared, number], 2) for number in range(28)]
+    other = world.submit([1, 2, 3], 2)
+    world.step()
+    assert list(world.last_step()) == [crowd[0], other]
+    world.finish()

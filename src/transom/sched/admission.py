@@ -20,8 +20,11 @@ from transom.sched.queue import Refused
 from transom.sched.request import Progress, Running, Span, Waiting
 from transom.values import Tokens
 
-WALKS = 8
+WALKS = 32
 """Walks of the radix tree, one for each request that a plan looks at. Bounds the time of a plan.
+
+Requests that wait for a prefix in flight take one each, so with few walks a crowd of them would hide the
+requests behind it.
 
 Pages rarely change between two steps, so a request that did not fit will mostly not fit in the next step
 either. What it lacks is remembered (`Queue.refuse`), and while it lacks it, it costs no walk.
