@@ -53,15 +53,6 @@ def test_unfinished_outputs_count_if_they_are_longer_than_all_ended_ones() -> No
     assert recent(2, 30).with_unfinished(np.array([10])).lengths.tolist() == [2, 30]
 
 
-def test_a_factor_makes_all_predictions_longer() -> None:
-    seen = recent(2, 2)
-    assert (
-        seen.remaining_of(0, factor=4),
-        seen.remaining_of(5, factor=4),
-        seen.remaining_of(8, factor=4),
-    ) == (8, 3, 8)
-
-
 def test_old_outputs_are_forgotten() -> None:
     seen = OutputHistory(32)
     for length in (*[1_000] * HISTORY, *[3] * HISTORY):

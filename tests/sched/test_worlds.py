@@ -90,25 +90,6 @@ def test_every_text_is_the_cold_text_and_every_request_ends_once(seed: int, page
     world.require_empty()
 
 
-@pytest.mark.parametrize("page", PAGES)
-def test_the_pages_that_a_row_holds_alone_are_those_freed_when_it_ends(page: int) -> None:
-    """The count for all requests at once equals the count per request, with slid windows and states."""
-    compared = 0
-    for seed in range(12):
-        rng = random.Random(f"{seed} {page}")
-        world = random_world(rng, page, rng.choice(WINDOWS))
-        stems = [[rng.randrange(50) for _ in range(rng.randint(4, 30))] for _ in range(2)]
-        for _ in range(8):
-            submit_random(rng, world, stems)
-            world.step()
-            disturb(rng, world)
-            running = world.scheduler._requests.running
-            alone = world.held_alone().T.tolist()
-            assert alone == [list(world.cache.freed_by([state.holding])) for state in running.states()]
-            compared += len(alone)
-    assert compared > 50
-
-
 @pytest.mark.parametrize("worlds", [25, pytest.param(100, marks=pytest.mark.slow)])
 def test_random_worlds_hit_copy_retract_and_recompute(worlds: int) -> None:
     """Otherwise the tests above would compare texts of requests that never met."""

@@ -8,7 +8,6 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
-from numpy.typing import NDArray
 
 from transom.kv.cache import Holding
 from transom.kv.component_specs import ComponentSpec, Full, Window
@@ -17,7 +16,6 @@ from transom.sched.config import SchedulerConfig
 from transom.sched.loop import Iteration
 from transom.sched.policy import SchedulePolicy
 from transom.sched.request import Idle
-from transom.sched.running import ALLOCATED, FULL_UNTIL, ROW
 from transom.values import (
     Ended,
     Event,
@@ -242,8 +240,3 @@ class World(SchedulerWorld):
         for running in tuple(self.scheduler._requests.running):
             self.scheduler._requests.publish_and_drop(running)
             self.scheduler._requests.retract(running)
-
-    def held_alone(self) -> NDArray[np.int64]:
-        """Pages that each running request holds alone, [components, requests]."""
-        columns = self.scheduler._requests.running.columns()
-        return self.cache.held_alone(columns[ROW], columns[ALLOCATED], columns[FULL_UNTIL])

@@ -144,25 +144,6 @@ class HybridCache:
             freed.append(int(np.count_nonzero(pool.references(pages) <= readers)))
         return tuple(freed)
 
-    def held_alone(
-        self, rows: NDArray[np.int64], allocated: NDArray[np.int64], full_until: NDArray[np.int64]
-    ) -> NDArray[np.int64]:
-        """Pages that only one row holds, [components, requests]: `freed_by` of each request on its own.
-
-        Each argument has one entry per request: its row, and `allocated` and `full_until` of its holding.
-        """
-        if not len(rows):
-            return np.zeros((len(self._tables), 0), np.int64)
-        longest = int(np.maximum(allocated, full_until).max())
-        # Entries before `least` have slid in every row: `computed` lies at most a page before `allocated`.
-        least = max(0, int(allocated.min()) - self.page_size)
-        return np.stack(
-            [
-                pool.alone(table.table[rows, rule.first_entry(least) : rule.entries(longest)])
-                for pool, table, rule in zip(self._pools, self._tables, self.rules, strict=True)
-            ]
-        )
-
     def stop(self, start: int, end: int) -> int:
         """The furthest end, up to `end`, of a span from `start`: spans stop where a snapshot is kept."""
         assert start < end, (start, end)

@@ -63,7 +63,6 @@ def without_holes(run: Run) -> Run:
 _count_nonzero = unwrap(np.count_nonzero)
 """numpy's function without its dispatch to other array types, which takes longer than the counting."""
 _ID = np.dtype(np.int64)
-_READ_ONCE = np.array(TREE - 1, np.int32)
 _ONE, _TREE = np.array(1, np.int32), np.array(TREE, np.int32)
 """As arrays: numpy takes twice as long to compute with Python numbers."""
 _MARKS = np.arange(1 << 12, dtype=np.int32)
@@ -125,14 +124,6 @@ class PagePool:
         """How many rows read each of `pages`."""
         readers: NDArray[np.int32] = np.maximum(TREE - self._state[as_pages(pages)], 0)
         return readers
-
-    def alone(self, rows: NDArray[np.int32]) -> Pages:
-        """Per row of `rows` [rows, entries]: pages that no other row reads, private ones too. 0: no page."""
-        # One comparison for both kinds: owners are above TREE, and TREE - 1 means one reader.
-        alone = self._state.take(rows.astype(_ID)) >= _READ_ONCE
-        alone &= rows != 0
-        counts: Pages = np.add.reduce(alone, axis=1, dtype=_ID)
-        return counts
 
     def idle_among(self, run: Run) -> bytes:
         """A byte per page of `run`: 1 where the page is in the tree and no row reads it. 0 is no page."""

@@ -29,25 +29,24 @@ class OutputLengths:
 
     lengths: Counts
 
-    def remaining(self, outputs: Counts, factor: int = 1) -> Counts:
+    def remaining(self, outputs: Counts) -> Counts:
         """Tokens that outputs of these lengths still generate; at least one each.
 
         The upper quartile of the recent lengths that are greater. An output longer than all recent ones is
-        expected to double. With a `factor`, outputs are taken to become that many times as long.
+        expected to double.
         """
         count = len(self.lengths)
-        # The first recent length that is greater, once multiplied by `factor`.
-        longer = self.lengths.searchsorted(outputs // factor, side="right")
-        expected = self.lengths[_quartiles(count)[longer]] * factor - outputs
+        longer = self.lengths.searchsorted(outputs, side="right")
+        expected = self.lengths[_quartiles(count)[longer]] - outputs
         return np.where(longer < count, expected, np.maximum(outputs, 1))
 
-    def remaining_of(self, outputs: int, factor: int = 1) -> int:
+    def remaining_of(self, outputs: int) -> int:
         """`remaining` of one output. Without arrays, as it is asked for each waiting request."""
         count = len(self.lengths)
-        longer = int(self.lengths.searchsorted(outputs // factor, side="right"))
+        longer = int(self.lengths.searchsorted(outputs, side="right"))
         if longer == count:
             return max(outputs, 1)
-        return int(self.lengths[_quartiles(count)[longer]]) * factor - outputs
+        return int(self.lengths[_quartiles(count)[longer]]) - outputs
 
     def with_unfinished(self, outputs: Counts) -> "OutputLengths":
         """Adds the unfinished outputs that are longer than all ended ones, each at twice its length.

@@ -64,7 +64,6 @@ class Progress:
     queue_seconds: float = 0.0
     """From arrival to the first admission."""
     admissions: int = 0
-    retractions: int = 0
     computed_peak: int = 0
     """Positions below it were computed, or found computed, at least once."""
     logprobs_until: int = field(init=False)

@@ -104,7 +104,6 @@ class Requests:
     def retract(self, victim: Running) -> None:
         """Puts a running request back into the queue, after its holding was dropped."""
         self.running.remove(victim)
-        victim.progress.retractions += 1  # makes its next forecast more cautious: `forecast.PESSIMISM`
         self._counters.retractions += 1
         self.wait(victim.progress)
 
