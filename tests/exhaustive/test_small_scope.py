@@ -125,5 +125,5 @@ def test_a_repair_that_caches_inexact_pages_is_found(monkeypatch: pytest.MonkeyP
         return found._replace(exact=0) if begin.is_repair else found
 
     monkeypatch.setattr(SlidingPages, "share", wrong)
-    with pytest.raises(Wrong, match="cached though it is inexact"):
+    with pytest.raises(Wrong, match="inexact"):
         explore(*SCOPES["repair"])

@@ -28,6 +28,9 @@ Pages that fall out of a window stay cached. Without space for them, each reques
 prefixes of the requests that come back: agents on little memory found half as many tokens.
 """
 
+SPARE_SHARE = 3
+"""The spare pages of one request are at most this part of the pool."""
+
 Counts = NDArray[np.int64]
 """One entry per request."""
 
@@ -97,7 +100,15 @@ class MemoryForecast:
         pages = need(self._cache, offer, end)
         known, ends = np.array([progress.length]), np.array([end])
         peaks = [self._peak(rule, known, ends, known - offer.begin.start)[0] for rule in self._rules]
-        return tuple([min(n, SPARE * int(peak)) for n, peak in zip(pages, peaks, strict=True)])
+        # Spare pages are a favour to others: where pools are small, a window's own pages are enough.
+        spare = [size // SPARE_SHARE for size in self._cache.layout.pages]
+        least = [rule.held(end) for rule in self._rules]
+        return tuple(
+            [
+                min(n, max(held, min(SPARE * int(peak), most)))
+                for n, held, peak, most in zip(pages, least, peaks, spare, strict=True)
+            ]
+        )
 
     def admit(self, pages: PageCounts) -> None:
         """A request was admitted that needs `pages`."""
