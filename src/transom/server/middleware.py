@@ -11,6 +11,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from transom.limits import LIMITS
 from transom.server.errors import Problem
+from transom.server.fields import IGNORED, IGNORED_HEADER
 from transom.server.request_log import ARRIVAL, REQUEST_ID, log_refusal
 
 OPEN_PATHS = frozenset({"/health"})
@@ -19,6 +20,8 @@ OPEN_PATHS = frozenset({"/health"})
 
 class RequestIds:
     """Sets an x-request-id on every response: the client's own if it is short, printable ASCII.
+
+    A response to a body with unknown fields also gets a header that names them.
 
     The ASGI scope gets the id and the time of arrival, for the request log.
     """
@@ -37,6 +40,8 @@ class RequestIds:
         async def send_with_id(message: Message) -> None:
             if message["type"] == "http.response.start":
                 message["headers"] = [*message["headers"], header]
+                if IGNORED in scope:
+                    message["headers"].append((IGNORED_HEADER, scope[IGNORED].encode("ascii")))
             await send(message)
 
         await self._app(scope, receive, send_with_id)

@@ -7,7 +7,8 @@ import msgspec
 
 from transom.limits import LIMITS
 from transom.sampling import check_range, sampling_arguments
-from transom.server.errors import Refused, bad_request
+from transom.server.errors import bad_request
+from transom.server.fields import unsupported
 from transom.server.protocol import ChatRequest, CompletionRequest, GenerationRequest
 from transom.values import Sampling
 
@@ -62,7 +63,6 @@ class SamplingParams:
 
 def completion_params(request: CompletionRequest, vocabulary: int) -> SamplingParams:
     """Refused or BadRequest, naming the field, for a value out of range or not supported."""
-    _only("suffix", request.suffix, (None, ""))
     logprobs = _integer("logprobs", request.logprobs, 0, LIMITS.top_logprobs)
     max_tokens = _integer("max_tokens", request.max_tokens, 0, None)
     params = _params(
@@ -74,7 +74,7 @@ def completion_params(request: CompletionRequest, vocabulary: int) -> SamplingPa
         echo=bool(request.echo),
     )
     if request.best_of is not None and request.best_of != params.outputs:
-        raise _unsupported("best_of", f"every output is returned, so it must equal n, {params.outputs}")
+        raise unsupported("best_of", f"every output is returned, so it must equal n, {params.outputs}")
     # max_tokens 0 scores a prompt or warms the cache: several such outputs are surely a mistake.
     if params.max_tokens == 0 and params.outputs > 1:
         raise bad_request(f"n is {params.outputs}, and max_tokens 0: all outputs would be empty", "n")
@@ -83,9 +83,6 @@ def completion_params(request: CompletionRequest, vocabulary: int) -> SamplingPa
 
 def chat_params(request: ChatRequest, vocabulary: int) -> SamplingParams:
     """Refused or BadRequest, naming the field, for a value out of range or not supported."""
-    _only("tools", request.tools, (None, []))
-    _only("functions", request.functions, (None, []))
-    _only("tool_choice", request.tool_choice, (None, "none", "auto"))
     _integer("max_tokens", request.max_tokens, 1, None)
     _integer("max_completion_tokens", request.max_completion_tokens, 1, None)
     # OpenAI replaced `max_tokens` by `max_completion_tokens`, which takes precedence.
@@ -112,7 +109,6 @@ def _params(
     top: int,
     echo: bool,
 ) -> SamplingParams:
-    _refuse_unsupported(request)
     return SamplingParams(
         max_tokens=max_tokens,
         outputs=_integer("n", request.n, 1, LIMITS.outputs_of_prompt) or 1,
@@ -129,16 +125,6 @@ def _params(
         timeout_seconds=_timeout(request.timeout),
         streaming=_streaming(request),
     )
-
-
-def _refuse_unsupported(request: GenerationRequest) -> None:
-    _only("presence_penalty", request.presence_penalty, (None, 0))
-    _only("frequency_penalty", request.frequency_penalty, (None, 0))
-    _only("repetition_penalty", request.repetition_penalty, (None, 1))
-    _only("logit_bias", request.logit_bias, (None, {}))
-    _only("min_tokens", request.min_tokens, (None, 0))
-    if request.response_format is not None and request.response_format.get("type") != "text":
-        raise _unsupported("response_format", 'only {"type": "text"} is accepted')
 
 
 def _sampling(request: GenerationRequest) -> Sampling:
@@ -208,13 +194,3 @@ def _integer(param: str, value: int | None, low: int, high: int | None) -> int |
     if value is not None:
         check_range(param, value, low, high)
     return value
-
-
-def _only(param: str, value: object, neutral: tuple[object, ...]) -> None:
-    """Refuses a field that is not supported, unless its value changes nothing."""
-    if value not in neutral:
-        raise _unsupported(param, f"only {msgspec.json.encode(neutral[-1]).decode()} is accepted")
-
-
-def _unsupported(param: str, reason: str) -> Refused:
-    return bad_request(f"{param} is not supported with this value; {reason}", param, "unsupported_value")
