@@ -92,7 +92,7 @@ def test_prompts_come_back_in_order_each_as_alone(llm: LLM) -> None:
     assert [[content(completion)] for completion in together] == [
         [content(completion) for completion in completions] for completions in alone
     ]
-    assert together[0].text == together[-1].text != together[1].text
+    assert len({completion.text for completion in together}) == len(PROMPTS)
 
 
 def test_more_prompts_than_run_at_once_are_all_answered(llm: LLM) -> None:

@@ -89,7 +89,7 @@ class Service:
         if self.engine.trouble is not None:
             return unavailable(self.engine.trouble).response()
         stalled = self.engine.client.stalled_seconds()
-        if stalled > self.config.stalled_seconds_max:
+        if stalled > self.config.limits.stalled_seconds:
             return unavailable(f"the engine has not finished a step for {stalled:.0f} seconds").response()
         return json_response({"status": "ok"})
 
@@ -137,7 +137,7 @@ class Service:
 
     async def _read_body(self, request: Request) -> bytes:
         """The whole body. Refused with 413 as soon as it exceeds the limit, without reading the rest."""
-        limit = self.config.body_bytes_max
+        limit = self.config.limits.body_bytes
         declared = request.headers.get("content-length", "")
         # The declared length is checked first, so that a client does not send a body for nothing. It may be
         # absent or wrong: the bytes that arrive are counted too.

@@ -10,6 +10,7 @@ import msgspec
 import numpy as np
 
 from transom.errors import RequestTooLarge
+from transom.limits import LIMITS
 from transom.sampling import shown
 from transom.server import protocol
 from transom.server.errors import bad_request, model_not_found
@@ -20,10 +21,6 @@ from transom.server.sampling_params import SamplingParams, chat_params, completi
 from transom.text.model_text import Message, ModelText
 from transom.text.output import OutputRules, OutputText
 from transom.values import Logprobs, Request, RequestId, Sampling, Sibling, Tokens
-
-PROMPTS_MAX = 256
-LONG_TEXT_CHARACTERS = 4096
-"""Longer texts are tokenized in a thread: on the event loop they would delay all streams by milliseconds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +48,7 @@ class InputProcessor:
         self._check_model(request.model)
         params = chat_params(request, self.text.vocabulary)
         messages = _messages(request.messages)
-        if sum(_length(message.content) for message in request.messages) > LONG_TEXT_CHARACTERS:
+        if sum(_length(message.content) for message in request.messages) > LIMITS.loop_characters:
             tokens = await asyncio.to_thread(self.text.encode_chat, messages)
         else:
             tokens = self.text.encode_chat(messages)
@@ -69,7 +66,7 @@ class InputProcessor:
     async def _prompt(self, prompt: str | list[int], param: str) -> Tokens:
         if isinstance(prompt, list):
             return self._token_ids(prompt, param)
-        if len(prompt) > LONG_TEXT_CHARACTERS:
+        if len(prompt) > LIMITS.loop_characters:
             tokens = await asyncio.to_thread(self.text.encode, prompt)
         else:
             tokens = self.text.encode(prompt)
@@ -96,6 +93,13 @@ class InputProcessor:
     def _generation(
         self, prompts: Sequence[Tokens], params: SamplingParams, format: ResponseFormat, param: str
     ) -> Generation:
+        outputs = len(prompts) * params.outputs
+        if outputs > LIMITS.outputs:
+            raise bad_request(
+                f"{len(prompts)} prompts with n {params.outputs} have {outputs} outputs; "
+                f"at most {LIMITS.outputs} are allowed",
+                "n",
+            )
         model_stop_ids = frozenset[int]() if params.ignore_eos else self.text.stop_ids
         stop_ids = model_stop_ids | frozenset(params.stop_ids)
         rules = OutputRules(self.text.detokenizer, params.stop, stop_ids, params.logprobs)
@@ -165,8 +169,10 @@ def _prompts(prompt: str | list[str | int | list[int]]) -> list[tuple[str | list
         return [(ids, "prompt")]
     if ids:
         raise bad_request("prompt mixes token ids with texts or lists; give one list per prompt", "prompt")
-    if len(prompt) > PROMPTS_MAX:
-        raise bad_request(f"prompt holds {len(prompt)} prompts; at most {PROMPTS_MAX} are allowed", "prompt")
+    if len(prompt) > LIMITS.prompts:
+        raise bad_request(
+            f"prompt holds {len(prompt)} prompts; at most {LIMITS.prompts} are allowed", "prompt"
+        )
     return [(item, f"prompt[{i}]") for i, item in enumerate(prompt) if not isinstance(item, int)]
 
 

@@ -9,11 +9,11 @@ from collections.abc import Iterable
 from starlette.requests import Request
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from transom.limits import LIMITS
 from transom.server.errors import Problem
 from transom.server.fields import IGNORED, IGNORED_HEADER
 from transom.server.request_log import ARRIVAL, REQUEST_ID, log_refusal
 
-REQUEST_ID_BYTES_MAX = 128
 OPEN_PATHS = frozenset({"/health"})
 """Endpoints without authentication: load balancers and process monitors have no key."""
 
@@ -49,7 +49,7 @@ class RequestIds:
 
 def _request_id(scope: Scope) -> bytes:
     for name, value in scope["headers"]:
-        if name == b"x-request-id" and len(value) <= REQUEST_ID_BYTES_MAX and value.isascii():
+        if name == b"x-request-id" and len(value) <= LIMITS.request_id_bytes and value.isascii():
             text = value.decode("ascii")
             if text.isprintable() and text:
                 return bytes(value)

@@ -4,21 +4,14 @@ from dataclasses import dataclass, replace
 
 import msgspec
 
+from transom.limits import LIMITS
 from transom.sampling import check_range, output_seeds, sampling_arguments
 from transom.server.errors import bad_request
 from transom.server.fields import unsupported
 from transom.server.protocol import ChatRequest, CompletionRequest, GenerationRequest
 from transom.values import Sampling
 
-# Every list and text that a client sends has a bound, so that no request can occupy much memory.
-STOP_STRINGS_MAX = 16
-STOP_CHARACTERS_MAX = 1024
-STOP_IDS_MAX = 64
-NAME_CHARACTERS_MAX = 256
 PRIORITY_MAX = 100
-OUTPUTS_MAX = 128
-TOP_LOGPROBS_MAX = 20
-TIMEOUT_SECONDS_MAX = 86_400.0
 COMPLETION_TOKENS = 16
 """Default `max_tokens` of a completion, as in OpenAI's API."""
 TEMPERATURE = 1.0
@@ -70,7 +63,7 @@ class SamplingParams:
 
 def completion_params(request: CompletionRequest, vocabulary: int) -> SamplingParams:
     """Refused or BadRequest, naming the field, for a value out of range or not supported."""
-    logprobs = _integer("logprobs", request.logprobs, 0, TOP_LOGPROBS_MAX)
+    logprobs = _integer("logprobs", request.logprobs, 0, LIMITS.top_logprobs)
     max_tokens = _integer("max_tokens", request.max_tokens, 0, None)
     params = _params(
         request,
@@ -94,7 +87,7 @@ def chat_params(request: ChatRequest, vocabulary: int) -> SamplingParams:
     _integer("max_completion_tokens", request.max_completion_tokens, 1, None)
     # OpenAI replaced `max_tokens` by `max_completion_tokens`, which takes precedence.
     newer = request.max_completion_tokens is not None
-    top = _integer("top_logprobs", request.top_logprobs, 0, TOP_LOGPROBS_MAX) or 0
+    top = _integer("top_logprobs", request.top_logprobs, 0, LIMITS.top_logprobs) or 0
     if top and not request.logprobs:
         raise bad_request("top_logprobs needs logprobs: true", "top_logprobs")
     return _params(
@@ -118,7 +111,7 @@ def _params(
 ) -> SamplingParams:
     return SamplingParams(
         max_tokens=max_tokens,
-        outputs=_integer("n", request.n, 1, OUTPUTS_MAX) or 1,
+        outputs=_integer("n", request.n, 1, LIMITS.outputs_of_prompt) or 1,
         seed=request.seed,
         sampling=_sampling(request),
         stop=_stop(request.stop),
@@ -145,14 +138,15 @@ def _sampling(request: GenerationRequest) -> Sampling:
 
 def _stop(stop: str | list[str] | None) -> tuple[str, ...]:
     strings = [stop] if isinstance(stop, str) else stop or []
-    if len(strings) > STOP_STRINGS_MAX:
+    if len(strings) > LIMITS.stop_strings:
         raise bad_request(
-            f"stop holds {len(strings)} strings; at most {STOP_STRINGS_MAX} are allowed", "stop"
+            f"stop holds {len(strings)} strings; at most {LIMITS.stop_strings} are allowed", "stop"
         )
     for string in strings:
-        if not 1 <= len(string) <= STOP_CHARACTERS_MAX:
+        if not 1 <= len(string) <= LIMITS.stop_characters:
             raise bad_request(
-                f"a stop string has {len(string)} characters; it must have 1 to {STOP_CHARACTERS_MAX}", "stop"
+                f"a stop string has {len(string)} characters; it must have 1 to {LIMITS.stop_characters}",
+                "stop",
             )
     # Without duplicates, in order.
     return tuple(dict.fromkeys(strings))
@@ -160,9 +154,9 @@ def _stop(stop: str | list[str] | None) -> tuple[str, ...]:
 
 def _stop_ids(ids: list[int] | None, vocabulary: int) -> tuple[int, ...]:
     ids = ids or []
-    if len(ids) > STOP_IDS_MAX:
+    if len(ids) > LIMITS.stop_ids:
         raise bad_request(
-            f"stop_token_ids holds {len(ids)} ids; at most {STOP_IDS_MAX} are allowed", "stop_token_ids"
+            f"stop_token_ids holds {len(ids)} ids; at most {LIMITS.stop_ids} are allowed", "stop_token_ids"
         )
     for token in ids:
         check_range("stop_token_ids", token, 0, vocabulary - 1)
@@ -170,16 +164,16 @@ def _stop_ids(ids: list[int] | None, vocabulary: int) -> tuple[int, ...]:
 
 
 def _name(field: str, text: str | None) -> str:
-    if text is not None and len(text) > NAME_CHARACTERS_MAX:
+    if text is not None and len(text) > LIMITS.name_characters:
         raise bad_request(
-            f"{field} has {len(text)} characters; at most {NAME_CHARACTERS_MAX} are allowed", field
+            f"{field} has {len(text)} characters; at most {LIMITS.name_characters} are allowed", field
         )
     return text or ""
 
 
 def _timeout(seconds: float | None) -> float | None:
-    if seconds is not None and not 0 < seconds <= TIMEOUT_SECONDS_MAX:
-        bounds = f"above 0 and at most {TIMEOUT_SECONDS_MAX:.0f} seconds"
+    if seconds is not None and not 0 < seconds <= LIMITS.timeout_seconds:
+        bounds = f"above 0 and at most {LIMITS.timeout_seconds:.0f} seconds"
         raise bad_request(f"timeout is {seconds:g}; it must be {bounds}", "timeout")
     return seconds
 
