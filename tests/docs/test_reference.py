@@ -17,6 +17,7 @@ from transom.cli import settings
 from transom.config import ServerConfig
 from transom.server import protocol
 from transom.server.app import Service
+from transom.server.fields import GROUPS
 from transom.server.metrics import Metrics
 
 COMMANDS_PAGE = DOCS / "commands.md"
@@ -198,6 +199,12 @@ def test_every_field_of_a_request_is_documented(kind: Any) -> None:
     listed = set(CODE.findall(sections(SERVING_PAGE)["Fields of a request"]))
     missing = set(kind.__struct_fields__) - listed
     assert not missing, f"docs/serving.md, section '## Fields of a request': {sorted(missing)}"
+
+
+def test_the_page_lists_exactly_the_fields_that_are_refused() -> None:
+    table = rows(sections(SERVING_PAGE)["Fields that are not honoured"])
+    listed = {cells[1]: set(CODE.findall(cells[0])) for cells in table if "`" in cells[0]}
+    assert listed == {group.instead: set(group.fields) for group in GROUPS}
 
 
 @pytest.mark.parametrize("kind", [protocol.AbortRequest, protocol.PauseRequest, protocol.UpdateRequest])

@@ -17,6 +17,7 @@ from transom import logs, wire
 from transom.config import EngineConfig, LogConfig, ServerConfig
 from transom.engine.supervisor import EngineLaunch
 from transom.errors import BadRequest, TransomError
+from transom.limits import Limits
 from transom.server.launch import ServerLaunch, listen, serve
 from transom.text.chat import normalize
 from transom.text.detokenize import Detokenizer
@@ -97,7 +98,8 @@ def main(model: str, finish_seconds: float, log_format: str) -> int:
         print(url, ready.pid, flush=True)
 
     server = ServerConfig(
-        port=0, finish_seconds=finish_seconds, body_bytes_max=BODY_BYTES_MAX, stalled_seconds_max=0.5
+        port=0,
+        limits=Limits(finish_seconds=finish_seconds, body_bytes=BODY_BYTES_MAX, stalled_seconds=0.5),
     )
     log_config = LogConfig(format=log_format)
     logs.configure(log_config)

@@ -7,6 +7,7 @@ from typing import Any
 
 from transom import logs
 from transom.cli import settings
+from transom.cli.limits import add_limit_flags, limits
 from transom.cli.model import GEMMA_HELP, MODEL_HELP, add_engine_flags, engine_config, find_model
 from transom.cli.parser import Parser, add_command
 from transom.config import LOG_FORMATS, LOG_LEVELS, LogConfig, ServerConfig
@@ -82,15 +83,7 @@ def add(commands: Any) -> Parser:
         "TRANSOM_API_KEY. Default: no authentication",
     )
     add_engine_flags(parser)
-    shutdown = parser.add_argument_group("shutdown")
-    shutdown.add_argument(
-        "--finish-seconds",
-        type=float,
-        default=DEFAULTS.finish_seconds,
-        metavar="S",
-        help="seconds that running answers may take to finish after Ctrl-C or SIGTERM, 0 to 3600; default "
-        "%(default)g",
-    )
+    add_limit_flags(parser)
     logging = parser.add_argument_group("log, on standard error")
     logging.add_argument(
         "--log-level",
@@ -131,5 +124,5 @@ def _server_config(options: argparse.Namespace) -> ServerConfig:
         port=options.port,
         served_model_name=options.served_model_name,
         api_keys=tuple(options.api_key),
-        finish_seconds=options.finish_seconds,
+        limits=limits(options),
     )

@@ -19,6 +19,7 @@ from transom.config import EngineConfig, LogConfig, ServerConfig
 from transom.engine.child import STOP_SECONDS
 from transom.engine.supervisor import EngineLaunch, Supervisor
 from transom.errors import ConfigError, EngineDied, TransomError
+from transom.limits import LIMITS, Limits
 from transom.server import banner, systemd
 from transom.server.app import Service, build_app
 from transom.server.input_processor import InputProcessor
@@ -29,11 +30,6 @@ from transom.weights.tokenizer import load_text
 
 log = logging.getLogger("transom.server")
 
-CLOSE_SECONDS = 1
-"""Time for clients to read the end of their responses after generation has stopped."""
-KEEP_ALIVE_SECONDS = 60
-"""Idle connections must outlive the Retry-After of a restarting engine, so that clients can reuse them."""
-BACKLOG = 2048
 STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 Announce = Callable[[wire.Ready, str], None]
@@ -88,7 +84,7 @@ def listen(host: str, port: int) -> socket.socket:
     try:
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         sock.bind(address)
-        sock.listen(BACKLOG)
+        sock.listen(LIMITS.backlog)
     except OSError as error:
         sock.close()
         advice = "; choose another with --port" if port else ""
@@ -167,8 +163,8 @@ async def serve_async(launch: ServerLaunch, sock: socket.socket, announce: Annou
             return signals.shutdown()
         try:
             app = build_app(_service(launch, engine, await loading))
-            config = uvicorn_config(app, launch.server)
-            http = HttpServer(config, engine, signals, launch.server.finish_seconds)
+            config = uvicorn_config(app, launch.server.limits)
+            http = HttpServer(config, engine, signals, launch.server.limits.finish_seconds)
             await _serve_http(http, sock, announce)
         finally:
             await engine.stop(0.0 if signals.immediate.is_set() else STOP_SECONDS)
@@ -256,7 +252,7 @@ class HttpServer(uvicorn.Server):
             await self.engine.client.drain()
 
 
-def uvicorn_config(app: object, server: ServerConfig) -> uvicorn.Config:
+def uvicorn_config(app: object, limits: Limits) -> uvicorn.Config:
     return uvicorn.Config(
         app,  # type: ignore[arg-type]
         loop="uvloop",
@@ -267,6 +263,6 @@ def uvicorn_config(app: object, server: ServerConfig) -> uvicorn.Config:
         # The request log has a line per generation; uvicorn's line for every HTTP request is for debugging.
         access_log=log.isEnabledFor(logging.DEBUG),
         server_header=False,
-        timeout_keep_alive=KEEP_ALIVE_SECONDS,
-        timeout_graceful_shutdown=math.ceil(server.finish_seconds) + CLOSE_SECONDS,
+        timeout_keep_alive=limits.keep_alive_seconds,
+        timeout_graceful_shutdown=math.ceil(limits.finish_seconds) + limits.close_seconds,
     )
