@@ -25,7 +25,7 @@ PIECES = [
     b"bytes:\\xa6",
     "\ufffd".encode(),
 ]
-"""Letters that are also bytes, parts of characters, a real U+FFFD and a piece that looks like a spelled byte."""
+"""Pieces of equal text, parts of characters, a real U+FFFD, and a piece that looks like a spelled byte."""
 USAGE = UsageBody(1, 1, 2)
 
 
