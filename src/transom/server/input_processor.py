@@ -11,6 +11,7 @@ import numpy as np
 
 from transom.errors import RequestTooLarge
 from transom.limits import LIMITS
+from transom.sampling import shown
 from transom.server import protocol
 from transom.server.errors import bad_request, model_not_found
 from transom.server.output_processor import Generation
@@ -19,7 +20,7 @@ from transom.server.responses import ChatFormat, CompletionFormat, ResponseForma
 from transom.server.sampling_params import SamplingParams, chat_params, completion_params
 from transom.text.model_text import Message, ModelText
 from transom.text.output import OutputRules, OutputText
-from transom.values import Logprobs, Request, RequestId, Sibling, Tokens
+from transom.values import Logprobs, Request, RequestId, Sampling, Sibling, Tokens
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +82,8 @@ class InputProcessor:
         if low < 0 or high >= self.text.vocabulary:
             wrong = low if low < 0 else high
             raise bad_request(
-                f"{param} holds the token id {wrong:.30g}; ids are between 0 and {self.text.vocabulary - 1}",
+                f"{param} holds the token id {shown(wrong)}; "
+                f"ids are between 0 and {self.text.vocabulary - 1}",
                 param,
             )
         return np.array(ids, dtype=np.int32)
@@ -103,7 +105,10 @@ class InputProcessor:
         rules = OutputRules(self.text.detokenizer, params.stop, stop_ids, params.logprobs)
         echoes = [tokens if params.echo else None for tokens in prompts for _ in range(params.outputs)]
         return Generation(
-            requests=tuple(self._request(tokens, params, stop_ids, param) for tokens in prompts),
+            requests=tuple(
+                self._request(tokens, params, params.samplings(number), stop_ids, param)
+                for number, tokens in enumerate(prompts)
+            ),
             outputs=tuple(OutputText(rules, echo) for echo in echoes),
             format=format,
             streaming=params.streaming,
@@ -111,7 +116,12 @@ class InputProcessor:
         )
 
     def _request(
-        self, tokens: Tokens, params: SamplingParams, stop_ids: frozenset[int], param: str
+        self,
+        tokens: Tokens,
+        params: SamplingParams,
+        samplings: Sequence[Sampling],
+        stop_ids: frozenset[int],
+        param: str,
     ) -> Request:
         """RequestTooLarge if the prompt does not fit: prompts are never truncated.
 
@@ -125,7 +135,7 @@ class InputProcessor:
                 f"of which the output needs at least 1",
                 param=param,
             )
-        first, *siblings = params.samplings
+        first, *siblings = samplings
         # With `echo`, the log-probabilities of the prompt are wanted too, from its first token on.
         prompt_from = 0 if params.echo and params.logprobs else None
         timeout = params.timeout_seconds

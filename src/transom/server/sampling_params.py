@@ -1,12 +1,11 @@
 """Checks the values of a request. The rest of the server relies on the result, `SamplingParams`."""
 
-import secrets
 from dataclasses import dataclass, replace
 
 import msgspec
 
 from transom.limits import LIMITS
-from transom.sampling import check_range, sampling_arguments
+from transom.sampling import check_range, output_seeds, sampling_arguments
 from transom.server.errors import bad_request
 from transom.server.fields import unsupported
 from transom.server.protocol import ChatRequest, CompletionRequest, GenerationRequest
@@ -34,13 +33,15 @@ class SamplingParams:
     """Checked parameters of a request.
 
     max_tokens  None: generate until the context is full
-    outputs     for each prompt, with consecutive seeds
+    outputs     for each prompt
+    seed        unset: each output has draws of its own
     top         the most probable tokens listed with each log-probability
     echo        each output begins with the prompt
     """
 
     max_tokens: int | None
     outputs: int
+    seed: int | None
     sampling: Sampling
     stop: tuple[str, ...]
     stop_ids: tuple[int, ...]
@@ -54,11 +55,10 @@ class SamplingParams:
     timeout_seconds: float | None
     streaming: Streaming | None
 
-    @property
-    def samplings(self) -> tuple[Sampling, ...]:
-        """One for each output. Output i has the seed `seed + i`, modulo 2**64."""
-        seed = self.sampling.seed
-        return tuple(replace(self.sampling, seed=(seed + i) % 2**64) for i in range(self.outputs))
+    def samplings(self, prompt: int) -> tuple[Sampling, ...]:
+        """One for each output of the prompt with this number. With a seed, choice i has `seed + i`."""
+        numbers = range(prompt * self.outputs, (prompt + 1) * self.outputs)
+        return tuple(replace(self.sampling, seed=seed) for seed in output_seeds(self.seed, numbers))
 
 
 def completion_params(request: CompletionRequest, vocabulary: int) -> SamplingParams:
@@ -112,6 +112,7 @@ def _params(
     return SamplingParams(
         max_tokens=max_tokens,
         outputs=_integer("n", request.n, 1, LIMITS.outputs_of_prompt) or 1,
+        seed=request.seed,
         sampling=_sampling(request),
         stop=_stop(request.stop),
         stop_ids=_stop_ids(request.stop_token_ids, vocabulary),
@@ -132,9 +133,7 @@ def _sampling(request: GenerationRequest) -> Sampling:
     if fields["top_k"] == TOP_K_OFF:
         fields["top_k"] = 0
     arguments = {"temperature": TEMPERATURE, **sampling_arguments(fields)}
-    # Without a seed, two equal requests must differ: each gets a random one. The engine's seeds are unsigned.
-    seed = arguments.get("seed", secrets.randbits(64)) % 2**64
-    return Sampling(**{**arguments, "seed": seed})
+    return Sampling(**{**arguments, "seed": 0})
 
 
 def _stop(stop: str | list[str] | None) -> tuple[str, ...]:
