@@ -73,6 +73,7 @@ class Limits:
     outputs: int = limit(512, REQUEST, "outputs of a request: prompts x `n`", NAMED)
     stop_strings: int = limit(16, REQUEST, "strings of `stop`", NAMED)
     stop_characters: int = limit(1024, REQUEST, "characters of a stop string", NAMED)
+    stop_characters_in_all: int = limit(4096, REQUEST, "characters of all stop strings together", NAMED)
     stop_ids: int = limit(64, REQUEST, "ids of `stop_token_ids`", NAMED)
     top_logprobs: int = limit(20, REQUEST, "alternatives for each token", NAMED)
     name_characters: int = limit(256, REQUEST, "characters of `user` and of `cache_salt`", NAMED)

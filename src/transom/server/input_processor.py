@@ -20,6 +20,7 @@ from transom.server.responses import ChatFormat, CompletionFormat, ResponseForma
 from transom.server.sampling_params import SamplingParams, chat_params, completion_params
 from transom.text.model_text import Message, ModelText
 from transom.text.output import OutputRules, OutputText
+from transom.text.stops import StopStrings
 from transom.values import Logprobs, Request, RequestId, Sampling, Sibling, Tokens
 
 
@@ -102,7 +103,7 @@ class InputProcessor:
             )
         model_stop_ids = frozenset[int]() if params.ignore_eos else self.text.stop_ids
         stop_ids = model_stop_ids | frozenset(params.stop_ids)
-        rules = OutputRules(self.text.detokenizer, params.stop, stop_ids, params.logprobs)
+        rules = OutputRules(self.text.detokenizer, StopStrings(params.stop), stop_ids, params.logprobs)
         echoes = [tokens if params.echo else None for tokens in prompts for _ in range(params.outputs)]
         return Generation(
             requests=tuple(
