@@ -10,7 +10,7 @@ import msgspec
 import numpy as np
 
 from transom.errors import RequestTooLarge
-from transom.limits import LIMITS
+from transom.limits import LIMITS, Limits
 from transom.sampling import shown
 from transom.server import protocol
 from transom.server.errors import bad_request, model_not_found
@@ -31,6 +31,7 @@ class InputProcessor:
     text: ModelText
     served_name: str
     context: int
+    limits: Limits = LIMITS
     ids: Iterator[int] = field(default_factory=lambda: itertools.count(1))
     """Ids of engine requests. A new engine continues the sequence, so an id is never reused."""
 
@@ -49,7 +50,7 @@ class InputProcessor:
         self._check_model(request.model)
         params = chat_params(request, self.text.vocabulary)
         messages = _messages(request.messages)
-        if sum(_length(message.content) for message in request.messages) > LIMITS.loop_characters:
+        if sum(_length(message.content) for message in request.messages) > self.limits.loop_characters:
             tokens = await asyncio.to_thread(self.text.encode_chat, messages)
         else:
             tokens = self.text.encode_chat(messages)
@@ -67,7 +68,7 @@ class InputProcessor:
     async def _prompt(self, prompt: str | list[int], param: str) -> Tokens:
         if isinstance(prompt, list):
             return self._token_ids(prompt, param)
-        if len(prompt) > LIMITS.loop_characters:
+        if len(prompt) > self.limits.loop_characters:
             tokens = await asyncio.to_thread(self.text.encode, prompt)
         else:
             tokens = self.text.encode(prompt)
@@ -95,10 +96,10 @@ class InputProcessor:
         self, prompts: Sequence[Tokens], params: SamplingParams, format: ResponseFormat, param: str
     ) -> Generation:
         outputs = len(prompts) * params.outputs
-        if outputs > LIMITS.outputs:
+        if outputs > self.limits.outputs:
             raise bad_request(
                 f"{len(prompts)} prompts with n {params.outputs} have {outputs} outputs; "
-                f"at most {LIMITS.outputs} are allowed",
+                f"at most {self.limits.outputs} are allowed",
                 "n",
             )
         model_stop_ids = frozenset[int]() if params.ignore_eos else self.text.stop_ids
@@ -139,7 +140,9 @@ class InputProcessor:
         first, *siblings = samplings
         # With `echo`, the log-probabilities of the prompt are wanted too, from its first token on.
         prompt_from = 0 if params.echo and params.logprobs else None
-        timeout = params.timeout_seconds
+        seconds = self.limits.request_seconds
+        if params.timeout_seconds is not None:
+            seconds = min(seconds, params.timeout_seconds)
         return Request(
             id=RequestId(next(self.ids)),
             prompt=tokens,
@@ -151,7 +154,7 @@ class InputProcessor:
             siblings=tuple(Sibling(RequestId(next(self.ids)), sampling) for sampling in siblings),
             logprobs=Logprobs(params.top, prompt_from),
             # Both processes read the same monotonic clock.
-            deadline=None if timeout is None else time.monotonic() + timeout,
+            deadline=time.monotonic() + seconds,
             tenant=params.tenant,
         )
 
