@@ -9,7 +9,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check
 CXX_FILES := $(wildcard native/*.h native/*.cpp native/kernels/*.h native/kernels/*.cpp)
 SOURCES := pyproject.toml lab/pyproject.toml CMakeLists.txt $(CXX_FILES)
 
-.PHONY: serve test lint test-slow soak crashes sanitize arm parity mutants wheels docs bench bench-peers pictures clean help
+.PHONY: serve test lint test-slow soak crashes sanitize arm parity mutants wheels docs limits bench bench-peers pictures clean help
 
 help:  ## print this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/make \1\t\2/p' Makefile
@@ -60,6 +60,9 @@ bench: $(VENV)/serve.stamp  ## print a table of kernel speeds
 
 bench-peers: $(VENV)/serve.stamp  ## compare with llama.cpp's server; the first run builds it, about 15 minutes
 	@exec $(BIN)/python lab/peers.py $(ARGS)
+
+limits: $(VENV)/serve.stamp  ## write docs/limits.md from the table of limits
+	$(BIN)/python tools/limits_page.py
 
 pictures: $(VENV)/serve.stamp  ## draw the pictures of docs/ that come from stories
 	$(BIN)/transom story locked-full --frame 7 --svg docs/story-locked-full.svg

@@ -17,9 +17,8 @@ SAMPLES = 4
 def main() -> None:
     with LLM() as llm:
         prompt = llm.tokenizer.encode(PROMPT).tolist()
-        samples = [
-            llm.generate([prompt], max_tokens=16, temperature=1.0, seed=seed)[0] for seed in range(SAMPLES)
-        ]
+        # One call: the samples run in one batch, and sample i has the seed 0 + i.
+        samples = llm.generate([prompt] * SAMPLES, max_tokens=16, temperature=1.0, seed=0)
     with LLM(disable_radix_cache=True) as cold:
         scores = cold.score([[*prompt, *sample.token_ids] for sample in samples])
     for seed, (sample, score) in enumerate(zip(samples, scores, strict=True)):

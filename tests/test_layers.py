@@ -24,7 +24,7 @@ LAYERS = (
     ("sched",),
     ("kv",),
     ("_native",),
-    ("config", "sampling", "wire", "logs", "streams"),
+    ("config", "sampling", "wire", "logs", "streams", "limits"),
     ("steps",),
     ("values", "errors"),
 )

@@ -5,6 +5,7 @@ import re
 from dataclasses import dataclass, field
 
 from transom.errors import ConfigError
+from transom.limits import LIMITS, Limits
 
 # The names of enums in higher layers, which this module may not import. A test compares them.
 KV_DTYPES = ("float16", "float32")
@@ -98,16 +99,10 @@ class ServerConfig:
     served_model_name: str | None = None
     api_keys: tuple[str, ...] = field(default=(), repr=False)
     """Each request must carry one of them. Empty: no authentication."""
-    finish_seconds: float = 5.0
-    """How long generations may still finish after the server has been asked to stop."""
-    body_bytes_max: int = 16 << 20
-    stalled_seconds_max: float = 120.0
-    """An engine silent for longer is unhealthy. A step takes milliseconds, on the slowest path seconds."""
+    limits: Limits = LIMITS
 
     def __post_init__(self) -> None:
         _within("--port", self.port, 0, 65535)
-        if not 0 <= self.finish_seconds <= 3600:
-            raise ConfigError(f"--finish-seconds is {self.finish_seconds:g}; it must be between 0 and 3600")
         for key in self.api_keys:
             if not key.isascii() or not key.isprintable() or not key.strip() or key != key.strip():
                 raise ConfigError(

@@ -13,7 +13,7 @@ import threading
 from collections import deque
 from collections.abc import Generator, Iterator, Sequence
 from contextlib import closing, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import FrameType
 from typing import Any, Self, TypedDict, Unpack, cast
 
@@ -25,7 +25,7 @@ from transom.config import EngineConfig
 from transom.engine.engine import Engine, load_engine
 from transom.errors import BadRequest, TransomError
 from transom.kv.explain import Explanation
-from transom.sampling import SamplingOptions, check_range, sampling_arguments
+from transom.sampling import SamplingOptions, check_range, output_seeds, sampling_arguments
 from transom.text.output import OutputRules, OutputText
 from transom.text.tokenizer import Tokenizer
 from transom.values import (
@@ -159,17 +159,17 @@ class LLM:
         self._engine = None
 
     def generate(self, prompts: Prompt | Sequence[Prompt], **options: Unpack[Options]) -> list[Completion]:
-        """One completion per prompt, in order.
+        """One completion per prompt, in order. Completion i has the seed `seed + i`.
 
         Raises BadRequest if any prompt is invalid; then no prompt is answered.
         """
-        outputs = [self._output(prompt, options) for prompt in _listed(prompts)]
+        outputs = self._outputs(_listed(prompts), options)
         self._complete(outputs)
         return [_completion(output.text) for output in outputs]
 
     def stream(self, prompt: Prompt, **options: Unpack[Options]) -> Generator[Piece, None, None]:
         """Pieces as tokens are sampled. Closing the generator ends the request. Raises BadRequest."""
-        output = self._output(prompt, options)
+        (output,) = self._outputs([prompt], options)
         with closing(self._run([output])) as updates:
             for _ in updates:
                 yield _piece(output.text)
@@ -195,9 +195,16 @@ class LLM:
 
     # ---------------------------------------------------------------- requests
 
-    def _output(self, prompt: Prompt, options: Options) -> "_Output":
+    def _outputs(self, prompts: Sequence[Prompt], options: Options) -> "list[_Output]":
         _check(options)
-        sampling = Sampling(**sampling_arguments(options))
+        sampling = Sampling(**sampling_arguments({**options, "seed": None}))
+        seeds = output_seeds(sampling_arguments(options).get("seed"), range(len(prompts)))
+        return [
+            self._output(prompt, options, replace(sampling, seed=seed))
+            for prompt, seed in zip(prompts, seeds, strict=True)
+        ]
+
+    def _output(self, prompt: Prompt, options: Options, sampling: Sampling) -> "_Output":
         stop = options.get("stop", ())
         request = Request(
             id=RequestId(next(self._ids)),

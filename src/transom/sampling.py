@@ -6,6 +6,7 @@ a key of `SamplingOptions`. A test compares the four.
 """
 
 import math
+import secrets
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, TypedDict
@@ -36,6 +37,9 @@ class Parameter:
     def flag(self) -> str:
         return f"--{self.name.replace('_', '-')}"
 
+
+NO_SEED = -1
+"""As in llama.cpp: a seed of -1 means none. Interfaces of its users send it."""
 
 _IN_ORDER = (
     Parameter(
@@ -72,7 +76,7 @@ _IN_ORDER = (
     ),
     Parameter(
         name="seed",
-        default=0,
+        default=NO_SEED,
         # OpenAI's API allows negative seeds. The range covers signed and unsigned 64-bit numbers.
         low=-(1 << 63),
         high=(1 << 64) - 1,
@@ -97,7 +101,17 @@ class SamplingOptions(TypedDict, total=False):
     min_p: float
     """Sample from tokens at least this many times as probable as the top one; default 0: from all."""
     seed: int
-    """The same seed gives the same output; default 0. Not used at temperature 0."""
+    """Output i of a call has the seed `seed + i`; default -1: each output draws anew."""
+
+
+def output_seeds(seed: int | None, outputs: range) -> list[int]:
+    """Seeds, unsigned, of outputs that are numbered within one call or HTTP request: `seed + number`.
+
+    Without a seed, each output gets a random one, so that equal prompts have different outputs.
+    """
+    if seed is None or seed == NO_SEED:
+        return [secrets.randbits(64) for _ in outputs]
+    return [(seed + number) % 2**64 for number in outputs]
 
 
 def sampling_arguments(options: Mapping[str, Any]) -> dict[str, Any]:
@@ -115,10 +129,11 @@ def check_range(name: str, value: float, low: float, high: float | None) -> None
     """
     if not low <= value <= (math.inf if high is None else high):
         bounds = f"at least {low}" if high is None else f"between {low} and {high}"
-        raise BadRequest(f"{name} is {_shown(value)}; it must be {bounds}", param=name)
+        raise BadRequest(f"{name} is {shown(value)}; it must be {bounds}", param=name)
 
 
-def _shown(value: float) -> str:
+def shown(value: float) -> str:
+    """A client's number as a message may quote it."""
     # JSON allows integers of a thousand digits, and Python refuses to print the longest ones.
     if isinstance(value, int) and abs(value) >= 10**30:
         return "a number of more than 30 digits"

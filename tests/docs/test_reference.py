@@ -13,9 +13,11 @@ from tests.docs.pages import CODE, DOCS, PAGES, ROOT, anchor, blocks, links, row
 
 from transom import wire
 from transom.cli import main as cli
+from transom.cli import settings
 from transom.config import ServerConfig
 from transom.server import protocol
 from transom.server.app import Service
+from transom.server.fields import GROUPS
 from transom.server.metrics import Metrics
 
 COMMANDS_PAGE = DOCS / "commands.md"
@@ -199,6 +201,12 @@ def test_every_field_of_a_request_is_documented(kind: Any) -> None:
     assert not missing, f"docs/serving.md, section '## Fields of a request': {sorted(missing)}"
 
 
+def test_the_page_lists_exactly_the_fields_that_are_refused() -> None:
+    table = rows(sections(SERVING_PAGE)["Fields that are not honoured"])
+    listed = {cells[1]: set(CODE.findall(cells[0])) for cells in table if "`" in cells[0]}
+    assert listed == {group.instead: set(group.fields) for group in GROUPS}
+
+
 @pytest.mark.parametrize("kind", [protocol.AbortRequest, protocol.PauseRequest, protocol.UpdateRequest])
 def test_every_field_of_a_command_is_documented(kind: Any) -> None:
     section = sections(SERVING_PAGE)["Commands"]
@@ -224,5 +232,8 @@ def test_the_page_lists_exactly_the_environment_variables_that_are_read() -> Non
     reading = re.compile(r'(?:environ(?:\.get\(|\[)|getenv\()"(\w+)"')
     sources = (*(ROOT / "src").rglob("*.py"), *(ROOT / "native").glob("*.cpp"))
     existing = {name for path in sources for name in reading.findall(text_of(path))}
+    of_flags = {settings.variable(action) for action in COMMANDS["transom serve"]}
     listed = {code for cells in rows(SECTIONS["Environment"]) for code in CODE.findall(cells[0])}
-    assert listed == existing | NOT_OUR_VARIABLES, "docs/commands.md, section '## Environment'"
+    assert listed & of_flags, "docs/commands.md, section '## Environment': an example of a flag's variable"
+    assert listed - of_flags == existing | NOT_OUR_VARIABLES, "docs/commands.md, section '## Environment'"
+    assert {name for name in existing if name.startswith(settings.PREFIX)} == settings.OTHER_VARIABLES

@@ -50,6 +50,11 @@ def llm(loaded: LLM) -> Iterator[LLM]:
     assert held(loaded) == (0, 0)
 
 
+def sampled(number: int) -> dict[str, Any]:
+    """The options with which a call of its own repeats completion `number` of a call with SAMPLED."""
+    return {**SAMPLED, "seed": SAMPLED["seed"] + number}
+
+
 def held(llm: LLM) -> tuple[int, int]:
     """Pages that requests own, and unfinished requests."""
     stats = llm.engine.stats()
@@ -83,11 +88,11 @@ def content(completion: Completion) -> tuple[object, ...]:
 
 def test_prompts_come_back_in_order_each_as_alone(llm: LLM) -> None:
     together = llm.generate(PROMPTS, max_tokens=12, **SAMPLED)
-    alone = [llm.generate(prompt, max_tokens=12, **SAMPLED) for prompt in PROMPTS]
+    alone = [llm.generate(prompt, max_tokens=12, **sampled(i)) for i, prompt in enumerate(PROMPTS)]
     assert [[content(completion)] for completion in together] == [
         [content(completion) for completion in completions] for completions in alone
     ]
-    assert together[0].text == together[-1].text != together[1].text
+    assert len({completion.text for completion in together}) == len(PROMPTS)
 
 
 def test_more_prompts_than_run_at_once_are_all_answered(llm: LLM) -> None:
@@ -145,6 +150,19 @@ def test_different_seeds_give_different_texts(llm: LLM) -> None:
 
     assert text(1) == text(1)
     assert len({text(seed) for seed in range(4)}) == 4
+
+
+def test_without_a_seed_equal_prompts_have_different_texts_and_so_have_two_calls(llm: LLM) -> None:
+    options: Any = {"max_tokens": 20, "temperature": 1.0, "ignore_eos": True}
+    completions = llm.generate(["the"] * 3, **options) + llm.generate(["the"] * 3, **options, seed=-1)
+    assert len({completion.text for completion in completions}) == 6
+
+
+def test_completion_i_has_the_seed_plus_i(llm: LLM) -> None:
+    options: Any = {"max_tokens": 20, "temperature": 1.0, "ignore_eos": True}
+    together = llm.generate(["the"] * 3, seed=5, **options)
+    apart = [llm.generate("the", seed=5 + number, **options)[0] for number in range(3)]
+    assert [content(completion) for completion in together] == [content(completion) for completion in apart]
 
 
 # ---------------------------------------------------------------- stop strings
@@ -216,7 +234,7 @@ def test_a_stream_that_is_never_read_submits_nothing(llm: LLM) -> None:
 
 def test_streams_may_be_read_in_turns(llm: LLM) -> None:
     expected = [content(c) for c in llm.generate(PROMPTS, max_tokens=16, **SAMPLED)]
-    streams = [llm.stream(prompt, max_tokens=16, **SAMPLED) for prompt in PROMPTS]
+    streams = [llm.stream(prompt, max_tokens=16, **sampled(i)) for i, prompt in enumerate(PROMPTS)]
     rounds = list(itertools.zip_longest(*streams))
     for number, whole in enumerate(expected):
         pieces = [row[number] for row in rounds if row[number] is not None]

@@ -73,7 +73,6 @@ def test_an_impossible_engine_configuration_names_its_flag(changes: dict[str, ob
     [
         ({"port": 65536}, "--port"),
         ({"port": -1}, "--port"),
-        ({"finish_seconds": float("nan")}, "--finish-seconds"),
         ({"served_model_name": ""}, "--served-model-name"),
     ],
 )

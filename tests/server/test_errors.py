@@ -257,3 +257,10 @@ def test_the_openai_package_understands_our_errors(toy: Running) -> None:
         assert caught.value.type == "invalid_request_error"
         with pytest.raises(openai.NotFoundError):
             client.models.retrieve("other")
+
+
+def test_prompts_times_n_has_a_limit(http: httpx.Client) -> None:
+    error = refused(http.post(COMPLETIONS, json={"prompt": ["a"] * 5, "n": 128, "max_tokens": 1}))
+    assert error["param"] == "n"
+    assert "640" in error["message"]
+    assert "512" in error["message"]

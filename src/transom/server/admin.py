@@ -1,8 +1,9 @@
 """Admin endpoints: flush, abort, pause, continue and weight updates. Fields are named as in SGLang."""
 
-from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
+from typing import Protocol, TypeVar
 
+import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
@@ -14,8 +15,13 @@ from transom.server.generation import InFlight
 from transom.server.responses import json_response
 from transom.values import UpdateMode
 
-ReadBody = Callable[[Request], Awaitable[bytes]]
-"""Reads a whole body; Refused if it is too large."""
+T = TypeVar("T", bound=msgspec.Struct)
+
+
+class Read(Protocol):
+    """Reads and decodes a whole body; an empty one means the defaults. Refused if it is invalid."""
+
+    async def __call__(self, request: Request, reader: protocol.Reader[T], /) -> T: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,7 +30,7 @@ class Admin:
 
     engine: Supervisor
     in_flight: InFlight
-    read_body: ReadBody
+    read: Read
 
     def routes(self) -> list[Route]:
         return [
@@ -45,7 +51,7 @@ class Admin:
 
         An unknown id is not an error: the request may just have ended.
         """
-        body = protocol.decoded(protocol.decode_abort, await self._json(request))
+        body = await self.read(request, protocol.read_abort)
         if body.abort_all:
             await self.engine.client.abort_all()
             return json_response({"status": "ok"})
@@ -54,7 +60,7 @@ class Admin:
         return json_response({"status": "ok", "aborted": self.in_flight.abort(body.rid)})
 
     async def pause_generation(self, request: Request) -> Response:
-        body = protocol.decoded(protocol.decode_pause, await self._json(request))
+        body = await self.read(request, protocol.read_pause)
         await self.engine.client.pause(body.mode)
         return json_response({"status": "ok", "mode": body.mode})
 
@@ -67,12 +73,8 @@ class Admin:
 
         The update takes place even if the client disconnects meanwhile.
         """
-        body = protocol.decoded(protocol.decode_update, await self._json(request))
+        body = await self.read(request, protocol.read_update)
         # SGLang's field; Transom's own is `mode`.
         mode = UpdateMode.ABORT if body.abort_all_requests else body.mode
         await self.engine.client.update_weights(body.model_path, mode)
         return json_response({"success": True, "message": f"the weights are now those of {body.model_path}"})
-
-    async def _json(self, request: Request) -> bytes:
-        """The body; an empty one means the defaults."""
-        return await self.read_body(request) or b"{}"

@@ -6,6 +6,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
+import msgspec
 from prometheus_client import CONTENT_TYPE_LATEST
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
@@ -28,6 +29,7 @@ from transom.server.errors import (
     too_large,
     unavailable,
 )
+from transom.server.fields import IGNORED, IgnoredFields
 from transom.server.generation import GenerationResponse, InFlight
 from transom.server.input_processor import InputProcessor
 from transom.server.metrics import Metrics
@@ -40,6 +42,7 @@ from transom.server.responses import json_response
 TIMEOUT_HEADER = "x-request-timeout"
 """Seconds after which a request ends with the output so far. The body's field `timeout` takes precedence."""
 
+T = TypeVar("T", bound=msgspec.Struct)
 AnyRequest = TypeVar("AnyRequest", bound=GenerationRequest)
 
 
@@ -52,6 +55,7 @@ class Service:
     metrics: Metrics
     config: ServerConfig
     in_flight: InFlight = field(default_factory=InFlight)
+    ignored: IgnoredFields = field(default_factory=IgnoredFields)
     created: int = field(default_factory=lambda: int(time.time()))
 
     def routes(self) -> list[Route]:
@@ -59,17 +63,18 @@ class Service:
             Route("/v1/completions", self.completions, methods=["POST"]),
             Route("/v1/chat/completions", self.chat_completions, methods=["POST"]),
             Route("/v1/models", self.models),
+            Route("/v1/models/", self.models),
             Route("/v1/models/{model:path}", self.model),
             Route("/health", self.health),
             Route("/metrics", self.metrics_text),
-            *Admin(self.engine, self.in_flight, self._read_body).routes(),
+            *Admin(self.engine, self.in_flight, self._read_command).routes(),
         ]
 
     async def completions(self, request: Request) -> GenerationResponse:
-        return await self._generate(request, protocol.decode_completion, self.processor.completion)
+        return await self._generate(request, protocol.read_completion, self.processor.completion)
 
     async def chat_completions(self, request: Request) -> GenerationResponse:
-        return await self._generate(request, protocol.decode_chat, self.processor.chat)
+        return await self._generate(request, protocol.read_chat, self.processor.chat)
 
     async def models(self, request: Request) -> Response:
         return json_response({"object": "list", "data": [self._model_card()]})
@@ -85,7 +90,7 @@ class Service:
         if self.engine.trouble is not None:
             return unavailable(self.engine.trouble).response()
         stalled = self.engine.client.stalled_seconds()
-        if stalled > self.config.stalled_seconds_max:
+        if stalled > self.config.limits.stalled_seconds:
             return unavailable(f"the engine has not finished a step for {stalled:.0f} seconds").response()
         return json_response({"status": "ok"})
 
@@ -95,12 +100,12 @@ class Service:
     async def _generate(
         self,
         request: Request,
-        decode: Callable[[bytes], AnyRequest],
+        reader: protocol.Reader[AnyRequest],
         process: Callable[[AnyRequest], Awaitable[Generation]],
     ) -> GenerationResponse:
         """The response to a completion or chat request. Refused or BadRequest if it cannot be served."""
         try:
-            body = protocol.decoded(decode, await self._read_body(request))
+            body = self._decoded(request, reader, await self._read_body(request))
             _set_default_tenant(body, request)
             _set_default_timeout(body, request)
             generation = await process(body)
@@ -121,9 +126,19 @@ class Service:
             "weights_version": self.engine.weights_version,
         }
 
+    async def _read_command(self, request: Request, reader: protocol.Reader[T]) -> T:
+        """The decoded body of a command; an empty one means the defaults."""
+        return self._decoded(request, reader, await self._read_body(request) or b"{}")
+
+    def _decoded(self, request: Request, reader: protocol.Reader[T], body: bytes) -> T:
+        value, unknown = reader.read(body)
+        if (told := self.ignored.tell(unknown)) is not None:
+            request.scope[IGNORED] = told
+        return value
+
     async def _read_body(self, request: Request) -> bytes:
         """The whole body. Refused with 413 as soon as it exceeds the limit, without reading the rest."""
-        limit = self.config.body_bytes_max
+        limit = self.config.limits.body_bytes
         declared = request.headers.get("content-length", "")
         # The declared length is checked first, so that a client does not send a body for nothing. It may be
         # absent or wrong: the bytes that arrive are counted too.
@@ -168,7 +183,10 @@ def build_app(service: Service) -> ASGIApp:
         EngineDied: _problem,
         BadRequest: _problem,
     }
-    app: ASGIApp = Starlette(routes=service.routes(), exception_handlers=handlers)
+    starlette = Starlette(routes=service.routes(), exception_handlers=handlers)
+    # A redirect to the path without its slash would be built from the Host header, which the client chooses.
+    starlette.router.redirect_slashes = False
+    app: ASGIApp = starlette
     keys = service.config.api_keys
     # Request ids come first, so that refusals of unauthenticated requests have an id in the log, too.
     return RequestIds(ApiKeys(app, keys) if keys else app)

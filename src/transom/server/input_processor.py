@@ -10,6 +10,8 @@ import msgspec
 import numpy as np
 
 from transom.errors import RequestTooLarge
+from transom.limits import LIMITS
+from transom.sampling import shown
 from transom.server import protocol
 from transom.server.errors import bad_request, model_not_found
 from transom.server.output_processor import Generation
@@ -18,11 +20,7 @@ from transom.server.responses import ChatFormat, CompletionFormat, ResponseForma
 from transom.server.sampling_params import SamplingParams, chat_params, completion_params
 from transom.text.model_text import Message, ModelText
 from transom.text.output import OutputRules, OutputText
-from transom.values import Logprobs, Request, RequestId, Sibling, Tokens
-
-PROMPTS_MAX = 256
-LONG_TEXT_CHARACTERS = 4096
-"""Longer texts are tokenized in a thread: on the event loop they would delay all streams by milliseconds."""
+from transom.values import Logprobs, Request, RequestId, Sampling, Sibling, Tokens
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +48,7 @@ class InputProcessor:
         self._check_model(request.model)
         params = chat_params(request, self.text.vocabulary)
         messages = _messages(request.messages)
-        if sum(_length(message.content) for message in request.messages) > LONG_TEXT_CHARACTERS:
+        if sum(_length(message.content) for message in request.messages) > LIMITS.loop_characters:
             tokens = await asyncio.to_thread(self.text.encode_chat, messages)
         else:
             tokens = self.text.encode_chat(messages)
@@ -68,7 +66,7 @@ class InputProcessor:
     async def _prompt(self, prompt: str | list[int], param: str) -> Tokens:
         if isinstance(prompt, list):
             return self._token_ids(prompt, param)
-        if len(prompt) > LONG_TEXT_CHARACTERS:
+        if len(prompt) > LIMITS.loop_characters:
             tokens = await asyncio.to_thread(self.text.encode, prompt)
         else:
             tokens = self.text.encode(prompt)
@@ -84,7 +82,8 @@ class InputProcessor:
         if low < 0 or high >= self.text.vocabulary:
             wrong = low if low < 0 else high
             raise bad_request(
-                f"{param} holds the token id {wrong:.30g}; ids are between 0 and {self.text.vocabulary - 1}",
+                f"{param} holds the token id {shown(wrong)}; "
+                f"ids are between 0 and {self.text.vocabulary - 1}",
                 param,
             )
         return np.array(ids, dtype=np.int32)
@@ -94,12 +93,22 @@ class InputProcessor:
     def _generation(
         self, prompts: Sequence[Tokens], params: SamplingParams, format: ResponseFormat, param: str
     ) -> Generation:
+        outputs = len(prompts) * params.outputs
+        if outputs > LIMITS.outputs:
+            raise bad_request(
+                f"{len(prompts)} prompts with n {params.outputs} have {outputs} outputs; "
+                f"at most {LIMITS.outputs} are allowed",
+                "n",
+            )
         model_stop_ids = frozenset[int]() if params.ignore_eos else self.text.stop_ids
         stop_ids = model_stop_ids | frozenset(params.stop_ids)
         rules = OutputRules(self.text.detokenizer, params.stop, stop_ids, params.logprobs)
         echoes = [tokens if params.echo else None for tokens in prompts for _ in range(params.outputs)]
         return Generation(
-            requests=tuple(self._request(tokens, params, stop_ids, param) for tokens in prompts),
+            requests=tuple(
+                self._request(tokens, params, params.samplings(number), stop_ids, param)
+                for number, tokens in enumerate(prompts)
+            ),
             outputs=tuple(OutputText(rules, echo) for echo in echoes),
             format=format,
             streaming=params.streaming,
@@ -107,7 +116,12 @@ class InputProcessor:
         )
 
     def _request(
-        self, tokens: Tokens, params: SamplingParams, stop_ids: frozenset[int], param: str
+        self,
+        tokens: Tokens,
+        params: SamplingParams,
+        samplings: Sequence[Sampling],
+        stop_ids: frozenset[int],
+        param: str,
     ) -> Request:
         """RequestTooLarge if the prompt does not fit: prompts are never truncated.
 
@@ -121,7 +135,7 @@ class InputProcessor:
                 f"of which the output needs at least 1",
                 param=param,
             )
-        first, *siblings = params.samplings
+        first, *siblings = samplings
         # With `echo`, the log-probabilities of the prompt are wanted too, from its first token on.
         prompt_from = 0 if params.echo and params.logprobs else None
         timeout = params.timeout_seconds
@@ -155,8 +169,10 @@ def _prompts(prompt: str | list[str | int | list[int]]) -> list[tuple[str | list
         return [(ids, "prompt")]
     if ids:
         raise bad_request("prompt mixes token ids with texts or lists; give one list per prompt", "prompt")
-    if len(prompt) > PROMPTS_MAX:
-        raise bad_request(f"prompt holds {len(prompt)} prompts; at most {PROMPTS_MAX} are allowed", "prompt")
+    if len(prompt) > LIMITS.prompts:
+        raise bad_request(
+            f"prompt holds {len(prompt)} prompts; at most {LIMITS.prompts} are allowed", "prompt"
+        )
     return [(item, f"prompt[{i}]") for i, item in enumerate(prompt) if not isinstance(item, int)]
 
 

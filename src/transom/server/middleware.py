@@ -9,16 +9,19 @@ from collections.abc import Iterable
 from starlette.requests import Request
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from transom.limits import LIMITS
 from transom.server.errors import Problem
+from transom.server.fields import IGNORED, IGNORED_HEADER
 from transom.server.request_log import ARRIVAL, REQUEST_ID, log_refusal
 
-REQUEST_ID_BYTES_MAX = 128
 OPEN_PATHS = frozenset({"/health"})
 """Endpoints without authentication: load balancers and process monitors have no key."""
 
 
 class RequestIds:
     """Sets an x-request-id on every response: the client's own if it is short, printable ASCII.
+
+    A response to a body with unknown fields also gets a header that names them.
 
     The ASGI scope gets the id and the time of arrival, for the request log.
     """
@@ -37,6 +40,8 @@ class RequestIds:
         async def send_with_id(message: Message) -> None:
             if message["type"] == "http.response.start":
                 message["headers"] = [*message["headers"], header]
+                if IGNORED in scope:
+                    message["headers"].append((IGNORED_HEADER, scope[IGNORED].encode("ascii")))
             await send(message)
 
         await self._app(scope, receive, send_with_id)
@@ -44,7 +49,7 @@ class RequestIds:
 
 def _request_id(scope: Scope) -> bytes:
     for name, value in scope["headers"]:
-        if name == b"x-request-id" and len(value) <= REQUEST_ID_BYTES_MAX and value.isascii():
+        if name == b"x-request-id" and len(value) <= LIMITS.request_id_bytes and value.isascii():
             text = value.decode("ascii")
             if text.isprintable() and text:
                 return bytes(value)

@@ -1,24 +1,17 @@
 """Checks the values of a request. The rest of the server relies on the result, `SamplingParams`."""
 
-import secrets
 from dataclasses import dataclass, replace
 
 import msgspec
 
-from transom.sampling import check_range, sampling_arguments
-from transom.server.errors import Refused, bad_request
+from transom.limits import LIMITS
+from transom.sampling import check_range, output_seeds, sampling_arguments
+from transom.server.errors import bad_request
+from transom.server.fields import unsupported
 from transom.server.protocol import ChatRequest, CompletionRequest, GenerationRequest
 from transom.values import Sampling
 
-# Every list and text that a client sends has a bound, so that no request can occupy much memory.
-STOP_STRINGS_MAX = 16
-STOP_CHARACTERS_MAX = 1024
-STOP_IDS_MAX = 64
-NAME_CHARACTERS_MAX = 256
 PRIORITY_MAX = 100
-OUTPUTS_MAX = 128
-TOP_LOGPROBS_MAX = 20
-TIMEOUT_SECONDS_MAX = 86_400.0
 COMPLETION_TOKENS = 16
 """Default `max_tokens` of a completion, as in OpenAI's API."""
 TEMPERATURE = 1.0
@@ -40,13 +33,15 @@ class SamplingParams:
     """Checked parameters of a request.
 
     max_tokens  None: generate until the context is full
-    outputs     for each prompt, with consecutive seeds
+    outputs     for each prompt
+    seed        unset: each output has draws of its own
     top         the most probable tokens listed with each log-probability
     echo        each output begins with the prompt
     """
 
     max_tokens: int | None
     outputs: int
+    seed: int | None
     sampling: Sampling
     stop: tuple[str, ...]
     stop_ids: tuple[int, ...]
@@ -60,17 +55,15 @@ class SamplingParams:
     timeout_seconds: float | None
     streaming: Streaming | None
 
-    @property
-    def samplings(self) -> tuple[Sampling, ...]:
-        """One for each output. Output i has the seed `seed + i`, modulo 2**64."""
-        seed = self.sampling.seed
-        return tuple(replace(self.sampling, seed=(seed + i) % 2**64) for i in range(self.outputs))
+    def samplings(self, prompt: int) -> tuple[Sampling, ...]:
+        """One for each output of the prompt with this number. With a seed, choice i has `seed + i`."""
+        numbers = range(prompt * self.outputs, (prompt + 1) * self.outputs)
+        return tuple(replace(self.sampling, seed=seed) for seed in output_seeds(self.seed, numbers))
 
 
 def completion_params(request: CompletionRequest, vocabulary: int) -> SamplingParams:
     """Refused or BadRequest, naming the field, for a value out of range or not supported."""
-    _only("suffix", request.suffix, (None, ""))
-    logprobs = _integer("logprobs", request.logprobs, 0, TOP_LOGPROBS_MAX)
+    logprobs = _integer("logprobs", request.logprobs, 0, LIMITS.top_logprobs)
     max_tokens = _integer("max_tokens", request.max_tokens, 0, None)
     params = _params(
         request,
@@ -81,7 +74,7 @@ def completion_params(request: CompletionRequest, vocabulary: int) -> SamplingPa
         echo=bool(request.echo),
     )
     if request.best_of is not None and request.best_of != params.outputs:
-        raise _unsupported("best_of", f"every output is returned, so it must equal n, {params.outputs}")
+        raise unsupported("best_of", f"every output is returned, so it must equal n, {params.outputs}")
     # max_tokens 0 scores a prompt or warms the cache: several such outputs are surely a mistake.
     if params.max_tokens == 0 and params.outputs > 1:
         raise bad_request(f"n is {params.outputs}, and max_tokens 0: all outputs would be empty", "n")
@@ -90,14 +83,11 @@ def completion_params(request: CompletionRequest, vocabulary: int) -> SamplingPa
 
 def chat_params(request: ChatRequest, vocabulary: int) -> SamplingParams:
     """Refused or BadRequest, naming the field, for a value out of range or not supported."""
-    _only("tools", request.tools, (None, []))
-    _only("functions", request.functions, (None, []))
-    _only("tool_choice", request.tool_choice, (None, "none", "auto"))
     _integer("max_tokens", request.max_tokens, 1, None)
     _integer("max_completion_tokens", request.max_completion_tokens, 1, None)
     # OpenAI replaced `max_tokens` by `max_completion_tokens`, which takes precedence.
     newer = request.max_completion_tokens is not None
-    top = _integer("top_logprobs", request.top_logprobs, 0, TOP_LOGPROBS_MAX) or 0
+    top = _integer("top_logprobs", request.top_logprobs, 0, LIMITS.top_logprobs) or 0
     if top and not request.logprobs:
         raise bad_request("top_logprobs needs logprobs: true", "top_logprobs")
     return _params(
@@ -119,10 +109,10 @@ def _params(
     top: int,
     echo: bool,
 ) -> SamplingParams:
-    _refuse_unsupported(request)
     return SamplingParams(
         max_tokens=max_tokens,
-        outputs=_integer("n", request.n, 1, OUTPUTS_MAX) or 1,
+        outputs=_integer("n", request.n, 1, LIMITS.outputs_of_prompt) or 1,
+        seed=request.seed,
         sampling=_sampling(request),
         stop=_stop(request.stop),
         stop_ids=_stop_ids(request.stop_token_ids, vocabulary),
@@ -138,36 +128,25 @@ def _params(
     )
 
 
-def _refuse_unsupported(request: GenerationRequest) -> None:
-    _only("presence_penalty", request.presence_penalty, (None, 0))
-    _only("frequency_penalty", request.frequency_penalty, (None, 0))
-    _only("repetition_penalty", request.repetition_penalty, (None, 1))
-    _only("logit_bias", request.logit_bias, (None, {}))
-    _only("min_tokens", request.min_tokens, (None, 0))
-    if request.response_format is not None and request.response_format.get("type") != "text":
-        raise _unsupported("response_format", 'only {"type": "text"} is accepted')
-
-
 def _sampling(request: GenerationRequest) -> Sampling:
     fields = msgspec.structs.asdict(request)
     if fields["top_k"] == TOP_K_OFF:
         fields["top_k"] = 0
     arguments = {"temperature": TEMPERATURE, **sampling_arguments(fields)}
-    # Without a seed, two equal requests must differ: each gets a random one. The engine's seeds are unsigned.
-    seed = arguments.get("seed", secrets.randbits(64)) % 2**64
-    return Sampling(**{**arguments, "seed": seed})
+    return Sampling(**{**arguments, "seed": 0})
 
 
 def _stop(stop: str | list[str] | None) -> tuple[str, ...]:
     strings = [stop] if isinstance(stop, str) else stop or []
-    if len(strings) > STOP_STRINGS_MAX:
+    if len(strings) > LIMITS.stop_strings:
         raise bad_request(
-            f"stop holds {len(strings)} strings; at most {STOP_STRINGS_MAX} are allowed", "stop"
+            f"stop holds {len(strings)} strings; at most {LIMITS.stop_strings} are allowed", "stop"
         )
     for string in strings:
-        if not 1 <= len(string) <= STOP_CHARACTERS_MAX:
+        if not 1 <= len(string) <= LIMITS.stop_characters:
             raise bad_request(
-                f"a stop string has {len(string)} characters; it must have 1 to {STOP_CHARACTERS_MAX}", "stop"
+                f"a stop string has {len(string)} characters; it must have 1 to {LIMITS.stop_characters}",
+                "stop",
             )
     # Without duplicates, in order.
     return tuple(dict.fromkeys(strings))
@@ -175,9 +154,9 @@ def _stop(stop: str | list[str] | None) -> tuple[str, ...]:
 
 def _stop_ids(ids: list[int] | None, vocabulary: int) -> tuple[int, ...]:
     ids = ids or []
-    if len(ids) > STOP_IDS_MAX:
+    if len(ids) > LIMITS.stop_ids:
         raise bad_request(
-            f"stop_token_ids holds {len(ids)} ids; at most {STOP_IDS_MAX} are allowed", "stop_token_ids"
+            f"stop_token_ids holds {len(ids)} ids; at most {LIMITS.stop_ids} are allowed", "stop_token_ids"
         )
     for token in ids:
         check_range("stop_token_ids", token, 0, vocabulary - 1)
@@ -185,16 +164,16 @@ def _stop_ids(ids: list[int] | None, vocabulary: int) -> tuple[int, ...]:
 
 
 def _name(field: str, text: str | None) -> str:
-    if text is not None and len(text) > NAME_CHARACTERS_MAX:
+    if text is not None and len(text) > LIMITS.name_characters:
         raise bad_request(
-            f"{field} has {len(text)} characters; at most {NAME_CHARACTERS_MAX} are allowed", field
+            f"{field} has {len(text)} characters; at most {LIMITS.name_characters} are allowed", field
         )
     return text or ""
 
 
 def _timeout(seconds: float | None) -> float | None:
-    if seconds is not None and not 0 < seconds <= TIMEOUT_SECONDS_MAX:
-        bounds = f"above 0 and at most {TIMEOUT_SECONDS_MAX:.0f} seconds"
+    if seconds is not None and not 0 < seconds <= LIMITS.timeout_seconds:
+        bounds = f"above 0 and at most {LIMITS.timeout_seconds:.0f} seconds"
         raise bad_request(f"timeout is {seconds:g}; it must be {bounds}", "timeout")
     return seconds
 
@@ -214,13 +193,3 @@ def _integer(param: str, value: int | None, low: int, high: int | None) -> int |
     if value is not None:
         check_range(param, value, low, high)
     return value
-
-
-def _only(param: str, value: object, neutral: tuple[object, ...]) -> None:
-    """Refuses a field that is not supported, unless its value changes nothing."""
-    if value not in neutral:
-        raise _unsupported(param, f"only {msgspec.json.encode(neutral[-1]).decode()} is accepted")
-
-
-def _unsupported(param: str, reason: str) -> Refused:
-    return bad_request(f"{param} is not supported with this value; {reason}", param, "unsupported_value")
