@@ -189,12 +189,32 @@ def _messages(messages: Sequence[protocol.Message]) -> list[Message]:
 def _message(message: protocol.Message, param: str) -> Message:
     if message.tool_calls:
         raise bad_request(f"{param}.tool_calls is not supported", f"{param}.tool_calls", "unsupported_value")
-    if message.content is None:
+    if message.content is None and message.role != "assistant":
         raise bad_request(f"{param}.content is required", f"{param}.content", "missing_required_parameter")
-    return {"role": message.role, "content": msgspec.to_builtins(message.content)}
+    fields: dict[str, object] = msgspec.to_builtins(message)
+    # An assistant that called a tool or refused has said nothing.
+    content = "" if message.content is None else _content(message.content)
+    return {**{name: value for name, value in fields.items() if value is not None}, "content": content}
+
+
+TEXT_PARTS = ("text", "input_text", "output_text")
+"""Names of a text in chats and in OpenAI's newer API."""
+
+
+def _content(content: str | Sequence[protocol.Part]) -> str | list[dict[str, str]]:
+    """A text, or its parts. The template refuses a part of another type."""
+    if isinstance(content, str):
+        return content
+    return [_part(part) for part in content]
+
+
+def _part(part: protocol.Part) -> dict[str, str]:
+    text = part.refusal if part.type == "refusal" else part.text
+    kind = "text" if part.type in (*TEXT_PARTS, "refusal") else part.type
+    return {"type": kind} if text is None else {"type": kind, "text": text}
 
 
 def _length(content: str | Sequence[protocol.Part] | None) -> int:
     if content is None or isinstance(content, str):
         return len(content or "")
-    return sum(len(part.text or "") for part in content)
+    return sum(len(part.text or part.refusal or "") for part in content)
