@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
 from transom.errors import BadRequest, ConfigError
+from transom.text.budget import UNBOUNDED, TextBudget
 from transom.text.chat import ChatTemplate
 from transom.text.detokenize import Detokenizer
 from transom.text.tokenizer import Tokenizer
@@ -26,12 +27,18 @@ class ModelText(Protocol):
         """Tokens with which the model ends an output."""
         ...
 
-    def encode(self, text: str) -> Tokens:
-        """With the begin token if the model needs it. BadRequest if the string is not valid Unicode."""
+    def encode(self, text: str, budget: TextBudget = UNBOUNDED) -> Tokens:
+        """With the begin token if the model needs it. BadRequest if the string is not valid Unicode.
+
+        RequestTooLarge as soon as it is known that the text exceeds the budget.
+        """
         ...
 
-    def encode_chat(self, messages: Sequence[Message]) -> Tokens:
-        """A conversation up to the start of the assistant's answer. BadRequest if the template rejects it."""
+    def encode_chat(self, messages: Sequence[Message], budget: TextBudget = UNBOUNDED) -> Tokens:
+        """A conversation up to the start of the assistant's answer. BadRequest if the template rejects it.
+
+        RequestTooLarge as soon as it is known that the conversation exceeds the budget.
+        """
         ...
 
     def piece(self, token: int) -> bytes:
@@ -53,13 +60,14 @@ class FileText:
         self.vocabulary = tokenizer.vocab_size
         self.stop_ids = tokenizer.stop_ids
 
-    def encode(self, text: str) -> Tokens:
-        return self._tokenizer.encode(text)
+    def encode(self, text: str, budget: TextBudget = UNBOUNDED) -> Tokens:
+        return self._tokenizer.encode(text, budget=budget)
 
-    def encode_chat(self, messages: Sequence[Message]) -> Tokens:
+    def encode_chat(self, messages: Sequence[Message], budget: TextBudget = UNBOUNDED) -> Tokens:
         if isinstance(self._template, ConfigError):
             raise BadRequest(f"this model cannot chat: {self._template}", param="messages")
-        return self._tokenizer.encode_chat(self._template.render(messages))
+        prompt = self._template.render(messages, budget=budget, of_token=self._tokenizer.characters_of_token)
+        return self._tokenizer.encode_chat(prompt, budget)
 
     def piece(self, token: int) -> bytes:
         return self._tokenizer.piece_bytes(token)
