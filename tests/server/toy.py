@@ -8,6 +8,7 @@ import json
 import signal
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -21,6 +22,7 @@ from transom.engine.supervisor import EngineLaunch
 from transom.errors import BadRequest, TransomError
 from transom.limits import Limits
 from transom.server.launch import ServerLaunch, listen, serve
+from transom.text.budget import UNBOUNDED, TextBudget
 from transom.text.chat import normalize
 from transom.text.detokenize import Detokenizer
 from transom.text.model_text import Message
@@ -33,15 +35,19 @@ FAKE_ENGINE = Path(__file__).parents[1] / "engine" / "fake_engine.py"
 
 
 class ByteText:
-    """A begin token, then a text's bytes."""
+    """A begin token, then a text's bytes. Each SLOW in a text takes a hundredth of a second."""
 
     vocabulary = 258
     stop_ids = frozenset({END})
 
-    def encode(self, text: str) -> Tokens:
+    def encode(self, text: str, budget: TextBudget = UNBOUNDED) -> Tokens:
+        budget.check_characters(len(text), 20)
+        for _ in range(text.count("SLOW")):
+            threading.Event().wait(0.01)
+            budget.carry_on()
         return np.array([BEGIN, *text.encode()], dtype=np.int32)
 
-    def encode_chat(self, messages: Sequence[Message]) -> Tokens:
+    def encode_chat(self, messages: Sequence[Message], budget: TextBudget = UNBOUNDED) -> Tokens:
         turns = normalize(messages)
         for turn in turns:
             if turn["role"] not in ("system", "user", "assistant"):

@@ -2,7 +2,7 @@
 
 import hashlib
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
@@ -30,7 +30,7 @@ from transom.server.errors import (
     unavailable,
 )
 from transom.server.fields import IGNORED, IgnoredFields
-from transom.server.generation import GenerationResponse, InFlight
+from transom.server.generation import Disconnected, GenerationResponse, InFlight, unless_disconnected
 from transom.server.input_processor import InputProcessor
 from transom.server.metrics import Metrics
 from transom.server.middleware import ApiKeys, RequestIds
@@ -103,7 +103,7 @@ class Service:
         self,
         request: Request,
         reader: protocol.Reader[AnyRequest],
-        process: Callable[[AnyRequest], Awaitable[Generation]],
+        process: Callable[[AnyRequest], Coroutine[Any, Any, Generation]],
     ) -> GenerationResponse:
         """The response to a completion or chat request. Refused or BadRequest if it cannot be served."""
         try:
@@ -113,8 +113,10 @@ class Service:
             self.queue.check(key, Load(outputs=1))
             _set_default_tenant(body, request)
             _set_default_timeout(body, request)
-            generation = await process(body)
+            generation = await unless_disconnected(request.receive, process(body))
             self.queue.check(key, generation.load)
+        except Disconnected as error:
+            raise ClientDisconnect from error
         except (Refused, BadRequest) as error:
             # Later errors are logged by RequestLog; this request does not reach it.
             log_refusal(request.scope, problem_of(error))

@@ -1,10 +1,10 @@
 """Turns a decoded request into a generation: tokenizes it, and makes the checks that need the model."""
 
-import asyncio
 import itertools
 import time
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from typing import TypeVar
 
 import msgspec
 import numpy as np
@@ -18,10 +18,14 @@ from transom.server.output_processor import Generation
 from transom.server.protocol import ChatRequest, CompletionRequest
 from transom.server.responses import ChatFormat, CompletionFormat, ResponseFormat
 from transom.server.sampling_params import SamplingParams, chat_params, completion_params
+from transom.server.text_pool import TextPool
+from transom.text.budget import TextBudget
 from transom.text.model_text import Message, ModelText
 from transom.text.output import OutputRules, OutputText
 from transom.text.stops import StopStrings
 from transom.values import Logprobs, Request, RequestId, Sampling, Sibling, Tokens
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +36,7 @@ class InputProcessor:
     served_name: str
     context: int
     limits: Limits = LIMITS
+    pool: TextPool = field(default_factory=TextPool)
     ids: Iterator[int] = field(default_factory=lambda: itertools.count(1))
     """Ids of engine requests. A new engine continues the sequence, so an id is never reused."""
 
@@ -39,7 +44,12 @@ class InputProcessor:
         """Refused or BadRequest if the request cannot be served."""
         self._check_model(request.model)
         params = completion_params(request, self.text.vocabulary)
-        prompts = [await self._prompt(prompt, param) for prompt, param in _prompts(request.prompt)]
+        given = _prompts(request.prompt)
+
+        def encode(budget: TextBudget) -> list[Tokens]:
+            return [self._prompt(prompt, param, budget) for prompt, param in given]
+
+        prompts = await self._prepared(encode, sum(len(prompt) for prompt, _ in given), len(given))
         format = CompletionFormat(
             self.served_name, self.text.piece, null_usage=_null_usage(params), logprobs=params.logprobs
         )
@@ -49,11 +59,14 @@ class InputProcessor:
         """Refused or BadRequest if the request cannot be served."""
         self._check_model(request.model)
         params = chat_params(request, self.text.vocabulary)
-        messages = _messages(request.messages)
-        if sum(_length(message.content) for message in request.messages) > self.limits.loop_characters:
-            tokens = await asyncio.to_thread(self.text.encode_chat, messages)
-        else:
-            tokens = self.text.encode_chat(messages)
+        _check_messages(request.messages)
+
+        def encode(budget: TextBudget) -> Tokens:
+            return self.text.encode_chat(_messages(request.messages), budget)
+
+        characters = sum(_length(message.content) for message in request.messages)
+        items = len(request.messages) + sum(_parts(message.content) for message in request.messages)
+        tokens = await self._prepared(encode, characters, items)
         format = ChatFormat(
             self.served_name, self.text.piece, null_usage=_null_usage(params), logprobs=params.logprobs
         )
@@ -65,13 +78,20 @@ class InputProcessor:
 
     # ---------------------------------------------------------------- prompts
 
-    async def _prompt(self, prompt: str | list[int], param: str) -> Tokens:
+    async def _prepared(self, work: Callable[[TextBudget], T], characters: int, items: int) -> T:
+        """The result of `work`, from a thread if it would delay the streams of other clients."""
+        budget = TextBudget(self.context, self.limits.template_steps)
+        if characters <= self.limits.loop_characters and items <= self.limits.loop_items:
+            return work(budget)
+        return await self.pool.run(lambda carry_on: work(replace(budget, carry_on=carry_on)))
+
+    def _prompt(self, prompt: str | list[int], param: str, budget: TextBudget) -> Tokens:
         if isinstance(prompt, list):
             return self._token_ids(prompt, param)
-        if len(prompt) > self.limits.loop_characters:
-            tokens = await asyncio.to_thread(self.text.encode, prompt)
-        else:
-            tokens = self.text.encode(prompt)
+        try:
+            tokens = self.text.encode(prompt, budget)
+        except RequestTooLarge as error:
+            raise RequestTooLarge(error.message, param=param) from None
         if not len(tokens):
             raise bad_request(f"{param} is empty", param)
         return tokens
@@ -180,9 +200,17 @@ def _prompts(prompt: str | list[str | int | list[int]]) -> list[tuple[str | list
     return [(item, f"prompt[{i}]") for i, item in enumerate(prompt) if not isinstance(item, int)]
 
 
-def _messages(messages: Sequence[protocol.Message]) -> list[Message]:
+def _check_messages(messages: Sequence[protocol.Message]) -> None:
+    """Refused for a number of messages or parts that no conversation has."""
     if not messages:
         raise bad_request("messages is empty", "messages")
+    parts = sum(_parts(message.content) for message in messages)
+    for count, most, what in ((len(messages), LIMITS.messages, "messages"), (parts, LIMITS.parts, "parts")):
+        if count > most:
+            raise bad_request(f"messages holds {count} {what}; at most {most} are allowed", "messages")
+
+
+def _messages(messages: Sequence[protocol.Message]) -> list[Message]:
     return [_message(message, f"messages[{i}]") for i, message in enumerate(messages)]
 
 
@@ -212,6 +240,10 @@ def _part(part: protocol.Part) -> dict[str, str]:
     text = part.refusal if part.type == "refusal" else part.text
     kind = "text" if part.type in (*TEXT_PARTS, "refusal") else part.type
     return {"type": kind} if text is None else {"type": kind, "text": text}
+
+
+def _parts(content: str | Sequence[protocol.Part] | None) -> int:
+    return 0 if content is None or isinstance(content, str) else len(content)
 
 
 def _length(content: str | Sequence[protocol.Part] | None) -> int:

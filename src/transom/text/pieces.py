@@ -1,7 +1,8 @@
 """Cuts a long text where no token can span the cut, so that it can be tokenized piece by piece."""
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
+from functools import cached_property
 
 from transom.text.vocabulary import ByteLevel, PieceKind, Vocabulary
 
@@ -18,24 +19,30 @@ class Cutter:
     other character, a cut is therefore safe, unless some piece has this very pair inside.
     """
 
-    __slots__ = ("_unsafe",)
-
     def __init__(self, vocabulary: Vocabulary, space: str) -> None:
         """`space`: how normal pieces spell a space."""
-        kinds = vocabulary.kinds.tolist()
-        pieces = list(zip(vocabulary.pieces, kinds, strict=True))
-        user_defined = (piece for piece, kind in pieces if kind == PieceKind.USER_DEFINED)
-        unsafe = _before(" ", user_defined)
+        self._vocabulary = vocabulary
+        self._space = space
+
+    @cached_property
+    def _unsafe(self) -> set[str]:
+        """Characters after which a space is no safe place. Found at the first long text: it takes a while."""
+        unsafe = {" ", self._space} | self._before(" ", PieceKind.USER_DEFINED)
         # With byte-level pieces, text is first split into words, and each word begins with its space.
-        if not isinstance(vocabulary.spelling, ByteLevel):
-            normal = (piece for piece, kind in pieces if kind == PieceKind.NORMAL)
-            unsafe |= _before(space, normal)
-        self._unsafe = unsafe | {" ", space}
+        if not isinstance(self._vocabulary.spelling, ByteLevel):
+            unsafe |= self._before(self._space, PieceKind.NORMAL)
+        return unsafe
+
+    def _before(self, space: str, kind: PieceKind) -> set[str]:
+        """The characters that precede `space` inside of a piece."""
+        pieces = SEPARATOR.join(self._vocabulary.pieces[i] for i in self._vocabulary.ids_of(kind))
+        return set(re.findall(f"(.){re.escape(space)}", pieces)) - {"\0"}
 
     def cut(self, text: str, size: int = PIECE_CHARACTERS) -> Iterator[str]:
         """The text in pieces of about `size` characters; one piece if no place is safe."""
         start = 0
-        while (end := self._next(text, start + size)) < len(text):
+        # The end is compared first: a short text needs no search.
+        while start + size < len(text) and (end := self._next(text, start + size)) < len(text):
             yield text[start:end]
             start = end
         yield text[start:]
@@ -48,8 +55,3 @@ class Cutter:
                 return at
             at += 1
         return len(text)
-
-
-def _before(space: str, pieces: Iterable[str]) -> set[str]:
-    """The characters that precede `space` inside of a piece."""
-    return set(re.findall(f"(.){re.escape(space)}", SEPARATOR.join(pieces))) - {"\0"}
