@@ -30,7 +30,7 @@ from transom.values import Tokens
 
 BEGIN, END = 256, 257
 CONTEXT = 512
-BODY_BYTES_MAX = 100_000
+BODY_BYTES_MAX = 200_000
 FAKE_ENGINE = Path(__file__).parents[1] / "engine" / "fake_engine.py"
 
 
