@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
-from transom.values import RequestId, SampledToken, Sampling, Tokens
+from transom.values import LogitRules, RequestId, SampledToken, Sampling, Tokens
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +46,19 @@ class PromptLogprobSpan:
         return self.start + len(self.tokens)
 
 
+class RuledOutput(NamedTuple):
+    """What the logit rules of a span depend on. `tokens` are the prompt's first `prompt` and the outputs."""
+
+    rules: LogitRules
+    tokens: Tokens
+    prompt: int
+    stop_ids: frozenset[int]
+
+    @property
+    def outputs(self) -> Tokens:
+        return self.tokens[self.prompt :]
+
+
 class SpanWork(NamedTuple):
     """Compute `tokens` at positions `[start, start + len(tokens))` of row `row`.
 
@@ -57,6 +70,7 @@ class SpanWork(NamedTuple):
                      again
     siblings         further samples from the same logits, one for each
     prompt_logprobs  positions that give the logprobs of prompt tokens
+    ruled            how logits are changed before sampling, if they are
     top              number of alternatives reported with each sampled token and each prompt logprob
     """
 
@@ -70,6 +84,7 @@ class SpanWork(NamedTuple):
     siblings: tuple[Sampling, ...] = ()
     prompt_logprobs: PromptLogprobSpan | None = None
     top: int = 0
+    ruled: RuledOutput | None = None
 
     @property
     def end(self) -> int:
@@ -88,7 +103,7 @@ class StepWork:
         assert self.spans, "a step without spans"
         for span in self.spans:
             assert 0 <= span.clip <= span.start and len(span.tokens), span
-            assert span.sampling is not None or not span.siblings, span
+            assert span.sampling is not None or not (span.siblings or span.ruled), span
             wanted = span.prompt_logprobs
             assert wanted is None or span.start <= wanted.start < wanted.end <= span.end, span
 
