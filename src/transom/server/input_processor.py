@@ -5,6 +5,7 @@ import itertools
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 
 import msgspec
 import numpy as np
@@ -38,8 +39,9 @@ class InputProcessor:
     async def completion(self, request: CompletionRequest) -> Generation:
         """Refused or BadRequest if the request cannot be served."""
         self._check_model(request.model)
-        params = completion_params(request, self.text.vocabulary)
-        prompts = [await self._prompt(prompt, param) for prompt, param in _prompts(request.prompt)]
+        params = completion_params(request, self.text.vocabulary, self._word)
+        bos = request.add_special_tokens is not False
+        prompts = [await self._prompt(prompt, param, bos) for prompt, param in _prompts(request.prompt)]
         format = CompletionFormat(
             self.served_name, self.text.piece, null_usage=_null_usage(params), logprobs=params.logprobs
         )
@@ -48,7 +50,7 @@ class InputProcessor:
     async def chat(self, request: ChatRequest) -> Generation:
         """Refused or BadRequest if the request cannot be served."""
         self._check_model(request.model)
-        params = chat_params(request, self.text.vocabulary)
+        params = chat_params(request, self.text.vocabulary, self._word)
         messages = _messages(request.messages)
         if sum(_length(message.content) for message in request.messages) > self.limits.loop_characters:
             tokens = await asyncio.to_thread(self.text.encode_chat, messages)
@@ -65,16 +67,19 @@ class InputProcessor:
 
     # ---------------------------------------------------------------- prompts
 
-    async def _prompt(self, prompt: str | list[int], param: str) -> Tokens:
+    async def _prompt(self, prompt: str | list[int], param: str, bos: bool) -> Tokens:
         if isinstance(prompt, list):
             return self._token_ids(prompt, param)
         if len(prompt) > self.limits.loop_characters:
-            tokens = await asyncio.to_thread(self.text.encode, prompt)
+            tokens = await asyncio.to_thread(self.text.encode, prompt, bos=bos)
         else:
-            tokens = self.text.encode(prompt)
+            tokens = self.text.encode(prompt, bos=bos)
         if not len(tokens):
             raise bad_request(f"{param} is empty", param)
         return tokens
+
+    def _word(self, word: str) -> Tokens:
+        return self.text.encode(word, bos=False)
 
     def _token_ids(self, ids: list[int], param: str) -> Tokens:
         if not ids:
@@ -104,7 +109,14 @@ class InputProcessor:
             )
         model_stop_ids = frozenset[int]() if params.ignore_eos else self.text.stop_ids
         stop_ids = model_stop_ids | frozenset(params.stop_ids)
-        rules = OutputRules(self.text.detokenizer, StopStrings(params.stop), stop_ids, params.logprobs)
+        rules = OutputRules(
+            partial(self.text.detokenizer, skip_special=params.skip_special),
+            StopStrings(params.stop),
+            stop_ids,
+            params.logprobs,
+            include_stop=params.include_stop,
+            min_tokens=0 if params.rules is None else params.rules.min_tokens,
+        )
         echoes = [tokens if params.echo else None for tokens in prompts for _ in range(params.outputs)]
         return Generation(
             requests=tuple(
@@ -156,6 +168,7 @@ class InputProcessor:
             # Both processes read the same monotonic clock.
             deadline=time.monotonic() + seconds,
             tenant=params.tenant,
+            rules=params.rules,
         )
 
 

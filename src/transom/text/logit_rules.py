@@ -7,12 +7,13 @@ import numpy as np
 
 from transom.errors import BadRequest
 from transom.limits import LIMITS
-from transom.sampling import BIAS_MAX, RULE_PARAMETERS, check_range
+from transom.sampling import BIAS_MAX, RULE_PARAMETERS, check_range, shown
 from transom.values import LogitRules, Tokens
 
 Encode = Callable[[str], Tokens]
 """Tokens of a text, without a begin token."""
 
+DIGITS_MAX = 12
 FIELDS = (*RULE_PARAMETERS, "logit_bias", "allowed_token_ids", "bad_words")
 
 
@@ -90,10 +91,14 @@ def _check_length(name: str, values: Mapping[Any, Any] | Sequence[Any], most: in
 
 
 def _token(name: str, key: str | int, vocabulary: int) -> int:
-    # Python reads "1_0" and other alphabets' digits as numbers, JSON does not.
-    digits = key if isinstance(key, str) else str(key) if isinstance(key, int) else ""
-    token = int(digits) if digits.isascii() and digits.isdecimal() and len(digits) < 12 else -1
-    if not 0 <= token < vocabulary:
-        shown = ascii(str(key)[:40])
-        raise BadRequest(f"{name} has {shown}; ids are between 0 and {vocabulary - 1}", param=name)
-    return token
+    """A token id, or its decimal digits."""
+    if isinstance(key, str):
+        # Python also reads "1_0" and the digits of other alphabets as numbers.
+        is_number = key.isascii() and key.isdecimal() and len(key) < DIGITS_MAX
+        if not is_number:
+            raise BadRequest(f"{name} has the key {key[:40]!a}; keys are token ids", param=name)
+        key = int(key)
+    if not 0 <= key < vocabulary:
+        rule = f"ids are between 0 and {vocabulary - 1}"
+        raise BadRequest(f"{name} has the token id {shown(key)}; {rule}", param=name)
+    return key
