@@ -6,7 +6,8 @@ import socket
 import ssl
 import stat
 import subprocess
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 
 import httpx
@@ -92,6 +93,17 @@ def test_a_client_without_tls_and_an_old_version_of_tls_are_turned_away(tmp_path
             answers(http)
 
 
+def test_a_handshake_that_does_not_end_is_closed(tmp_path: Path) -> None:
+    cert, key = certificate(tmp_path, "only")
+    flags = ("--ssl-certfile", str(cert), "--ssl-keyfile", str(key))
+    with running_server(flags=flags, head_seconds=0.1) as server:
+        address = ("127.0.0.1", int(server.url.rpartition(":")[2]))
+        for first in (b"", b"\x16\x03\x01\x02\x00"):
+            with socket.create_connection(address, timeout=DEADLINE_SECONDS) as silent:
+                silent.sendall(first)
+                assert silent.recv(1000) == b""
+
+
 # ---------------------------------------------------------------- Unix sockets
 
 
@@ -156,33 +168,35 @@ def test_the_prefix_opens_no_path_that_needs_a_key() -> None:
 # ---------------------------------------------------------------- what cannot start
 
 
-def a_folder(path: Path) -> None:
+@contextmanager
+def a_folder(path: Path) -> Iterator[None]:
     path.mkdir()
+    yield
 
 
-def a_file(path: Path) -> None:
+@contextmanager
+def a_file(path: Path) -> Iterator[None]:
     path.write_text("kept")
+    yield
 
 
-def a_listener(path: Path) -> None:
-    listener = socket.socket(socket.AF_UNIX)
-    listener.bind(str(path))
-    listener.listen()
-    LISTENERS.append(listener)
-
-
-LISTENERS: list[socket.socket] = []
+@contextmanager
+def a_listener(path: Path) -> Iterator[None]:
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(str(path))
+        listener.listen()
+        yield
 
 
 @pytest.mark.parametrize("taken", [a_folder, a_file, a_listener])
 def test_a_path_that_is_taken_is_refused_and_kept(
-    taken: Callable[[Path], None], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    taken: Callable[[Path], AbstractContextManager[None]], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path = tmp_path / "socket"
-    taken(path)
-    before = path.stat().st_ino
-    assert refusal(capsys, "--uds", str(path)).startswith(f"transom: cannot listen on --uds {path}: ")
-    assert path.stat().st_ino == before
+    with taken(path):
+        before = path.stat().st_ino
+        assert refusal(capsys, "--uds", str(path)).startswith(f"transom: cannot listen on --uds {path}: ")
+        assert path.stat().st_ino == before
 
 
 def refusal(capsys: pytest.CaptureFixture[str], *words: str) -> str:

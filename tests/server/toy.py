@@ -1,9 +1,10 @@
 """A server over the fake engine, as a process of its own; bytes are its tokens.
 
-`python toy.py MODEL FINISH_SECONDS LOG_FORMAT [FLAG...]` serves on a free port, and prints the URL and the
-engine's pid. FLAGs are those of `transom serve`.
+`python toy.py MODEL LIMITS LOG_FORMAT [FLAG...]` serves on a free port, and prints the URL and its engine's pid.
+LIMITS is a JSON object of limits that differ from the toy's. A FLAG is one of `transom serve`.
 """
 
+import json
 import signal
 import subprocess
 import sys
@@ -71,17 +72,17 @@ def running_server(
     model: str = "echo",
     *,
     announced: bool = True,
-    finish_seconds: float = 1.0,
     log_format: str = "text",
     log: Path | None = None,
     flags: Sequence[str] = (),
+    **limits: float,
 ) -> Iterator[Running]:
     """A toy server, stopped at the end if it still runs.
 
     `announced`: wait until the server has printed its URL. `log`: the file for its standard error.
-    `flags`: flags of `transom serve` for the server, without the engine's.
+    `flags`: flags of `transom serve` for the server. `limits`: those that differ from the toy's.
     """
-    words = [sys.executable, __file__, model, str(finish_seconds), log_format, *flags]
+    words = [sys.executable, __file__, model, json.dumps(limits), log_format, *flags]
     with ExitStack() as stack:
         stderr = stack.enter_context(log.open("wb")) if log else None
         process = subprocess.Popen(words, stdout=subprocess.PIPE, stderr=stderr, text=True)
@@ -99,16 +100,13 @@ def running_server(
         process.stdout.close()
 
 
-def main(model: str, finish_seconds: float, log_format: str, flags: Sequence[str]) -> int:
+def main(model: str, limits: dict[str, float], log_format: str, flags: Sequence[str]) -> int:
     def announce(ready: wire.Ready, address: Address) -> None:
         print(address.url, ready.pid, flush=True)
 
+    toys = {"finish_seconds": 1.0, "body_bytes": BODY_BYTES_MAX, "stalled_seconds": 0.5}
     given = server_config(parsers()[1]["serve"].parse_args(flags))
-    server = replace(
-        given,
-        port=given.port if given.uds else 0,
-        limits=Limits(finish_seconds=finish_seconds, body_bytes=BODY_BYTES_MAX, stalled_seconds=0.5),
-    )
+    server = replace(given, port=given.port if given.uds else 0, limits=Limits(**{**toys, **limits}))
     log_config = LogConfig(format=log_format)
     logs.configure(log_config)
     command = (sys.executable, str(FAKE_ENGINE))
@@ -125,4 +123,4 @@ def main(model: str, finish_seconds: float, log_format: str, flags: Sequence[str
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1], float(sys.argv[2]), sys.argv[3], sys.argv[4:]))
+    sys.exit(main(sys.argv[1], json.loads(sys.argv[2]), sys.argv[3], sys.argv[4:]))

@@ -7,9 +7,11 @@ import math
 import signal
 import socket
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import uvicorn
 import uvloop
@@ -22,6 +24,7 @@ from transom.errors import ConfigError, EngineDied, TransomError
 from transom.limits import Limits
 from transom.server import banner, systemd
 from transom.server.app import Service, build_app
+from transom.server.connections import Connection, connections_max
 from transom.server.input_processor import InputProcessor
 from transom.server.listening import Address, Listener
 from transom.server.metrics import Metrics
@@ -159,9 +162,10 @@ async def serve_async(launch: ServerLaunch, listener: Listener, announce: Announ
             return signals.shutdown()
         try:
             app = build_app(_service(launch, engine, await loading))
-            config = uvicorn_config(RootPath(app, launch.server.root_path), launch.server.limits)
+            limits = replace(launch.server.limits, connections=connections_max(launch.server.limits))
+            config = uvicorn_config(RootPath(app, launch.server.root_path), limits)
             config.ssl_context_factory = listener.certificates
-            http = HttpServer(config, engine, signals, launch.server.limits.finish_seconds)
+            http = HttpServer(config, engine, signals, limits)
             await _serve_http(http, listener, announce)
         finally:
             await engine.stop(0.0 if signals.immediate.is_set() else STOP_SECONDS)
@@ -210,12 +214,12 @@ class HttpServer(uvicorn.Server):
     """uvicorn with a shutdown that is bounded in time and sends every client the end of its response."""
 
     def __init__(
-        self, config: uvicorn.Config, engine: Supervisor, signals: StopSignals, finish_seconds: float
+        self, config: uvicorn.Config, engine: Supervisor, signals: StopSignals, limits: Limits
     ) -> None:
         super().__init__(config)
         self.engine = engine
         self.signals = signals
-        self._finish_seconds = finish_seconds
+        self._limits = limits
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
@@ -225,13 +229,42 @@ class HttpServer(uvicorn.Server):
         """
         yield
 
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """Accepts connections. Unlike uvicorn's own method, it bounds the time of a TLS handshake.
+
+        A connection counts only after its handshake, so the limits of `Connection` do not reach it before.
+        """
+        seconds = None if self.config.ssl is None else self._limits.head_seconds
+        self.servers = [
+            await asyncio.get_running_loop().create_server(
+                self._connection, sock=sock, ssl=self.config.ssl, ssl_handshake_timeout=seconds
+            )
+            for sock in sockets or ()
+        ]
+        self.started = True
+
+    def _connection(self) -> asyncio.Protocol:
+        make: Any = self.config.http_protocol_class
+        connection: asyncio.Protocol = make(
+            config=self.config, server_state=self.server_state, app_state=self.lifespan.state
+        )
+        return connection
+
+    async def on_tick(self, counter: int) -> bool:
+        """Called by uvicorn ten times a second."""
+        now = asyncio.get_running_loop().time()
+        for connection in tuple(self.server_state.connections):
+            assert isinstance(connection, Connection), connection
+            connection.look(now)
+        return await super().on_tick(counter)
+
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """Lets running answers finish for `finish_seconds` or until a second signal, then ends them."""
         closing = asyncio.ensure_future(super().shutdown(sockets))
         draining = asyncio.ensure_future(self._drain())
         second_signal = asyncio.ensure_future(self.signals.immediate.wait())
         await asyncio.wait(
-            (closing, second_signal), timeout=self._finish_seconds, return_when=asyncio.FIRST_COMPLETED
+            (closing, second_signal), timeout=self._limits.finish_seconds, return_when=asyncio.FIRST_COMPLETED
         )
         second_signal.cancel()
         draining.cancel()
@@ -253,13 +286,13 @@ def uvicorn_config(app: object, limits: Limits) -> uvicorn.Config:
     return uvicorn.Config(
         app,  # type: ignore[arg-type]
         loop="uvloop",
-        http="httptools",
+        http=partial(Connection, limits=limits),  # type: ignore[arg-type]
         ws="none",
         lifespan="off",
         log_config=None,
         # The request log has a line per generation; uvicorn's line for every HTTP request is for debugging.
         access_log=log.isEnabledFor(logging.DEBUG),
         server_header=False,
-        timeout_keep_alive=limits.keep_alive_seconds,
+        timeout_keep_alive=math.ceil(limits.keep_alive_seconds),
         timeout_graceful_shutdown=math.ceil(limits.finish_seconds) + limits.close_seconds,
     )
