@@ -1,7 +1,7 @@
 """A server over the fake engine, as a process of its own; bytes are its tokens.
 
-`python toy.py MODEL LIMITS LOG_FORMAT [FLAG...]` serves on a free port, and prints the URL and its engine's pid.
-LIMITS is a JSON object of limits that differ from the toy's. A FLAG is one of `transom serve`.
+`python toy.py MODEL LIMITS LOG_FORMAT [FLAG...]` serves on a free port, and prints the URL and the engine's
+pid. LIMITS is a JSON object of limits that differ from the toy's. A FLAG is one of `transom serve`.
 """
 
 import json

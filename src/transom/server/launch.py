@@ -29,6 +29,7 @@ from transom.server.input_processor import InputProcessor
 from transom.server.listening import Address, Listener
 from transom.server.metrics import Metrics
 from transom.server.middleware import RootPath
+from transom.server.queue_bounds import Bounds, QueueBounds
 from transom.text.model_text import ModelText
 from transom.weights.builtin import builtin_model
 from transom.weights.tokenizer import load_text
@@ -173,8 +174,11 @@ async def serve_async(launch: ServerLaunch, listener: Listener, announce: Announ
 
 
 def _service(launch: ServerLaunch, engine: Supervisor, text: ModelText) -> Service:
-    processor = InputProcessor(text, launch.served_name, engine.ready.context)
-    return Service(engine, processor, Metrics(launch.served_name, engine), launch.server)
+    processor = InputProcessor(text, launch.served_name, engine.ready.context, launch.server.limits)
+    server = launch.server
+    bounds = Bounds.of(server.limits, engine.ready.max_running_requests, len(server.api_keys))
+    metrics = Metrics(launch.served_name, engine)
+    return Service(engine, processor, metrics, server, QueueBounds(bounds))
 
 
 async def _start_engine(launch: EngineLaunch, signals: StopSignals) -> Supervisor | None:
