@@ -117,6 +117,8 @@ class Request:
     logprobs: Logprobs = NO_LOGPROBS
     siblings: tuple[Sibling, ...] = ()
     outputs: tuple[int, ...] = ()
+    grammar: str = ""
+    """Constrains the outputs, see `text/grammar.py`; empty: they are free."""
 
     def __post_init__(self) -> None:
         assert not (self.outputs and self.siblings), (self.id, self.outputs, self.siblings)
@@ -144,7 +146,10 @@ class Alternative(NamedTuple):
 
 
 class SampledToken(NamedTuple):
-    """A token with its logprob in the model's distribution, before temperature: sampled, or of a prompt."""
+    """A token with its logprob in the model's distribution, before temperature: sampled, or of a prompt.
+
+    Where a grammar constrains the output, the distribution is that of the tokens that the grammar allows.
+    """
 
     token: int
     logprob: float
