@@ -54,6 +54,8 @@ BODY, REQUEST, TEXT = "The body", "Fields of a request", "Text"
 QUEUE, CONNECTIONS, SHUTDOWN = "The queue", "Connections", "The engine and the end"
 TOO_LARGE = "413 `request_too_large`, before the rest is read"
 NAMED = "400 that names the field"
+HEAD_TOO_LARGE = "431, and the connection is closed"
+TIMED_OUT = "408, and the connection is closed"
 BUSY = "429 with `Retry-After`"
 DAY = 86_400
 
@@ -86,12 +88,43 @@ class Limits:
         "longer texts are tokenized in a thread",
     )
 
-    keep_alive_seconds: int = limit(
+    connections: int = limit(
+        1000,
+        CONNECTIONS,
+        "open connections; fewer if the descriptors of the process do not suffice",
+        "the connection that has waited longest for its client is closed; if none waits, 503",
+        flag="--max-connections",
+        high=1_000_000,
+    )
+    head_bytes: int = limit(
+        64 * KIB, CONNECTIONS, "bytes of a request's line and headers", HEAD_TOO_LARGE, is_size=True
+    )
+    headers: int = limit(100, CONNECTIONS, "headers of a request", HEAD_TOO_LARGE)
+    pipelined: int = limit(
+        16,
+        CONNECTIONS,
+        "requests that wait behind one that is being answered",
+        "400, and the connection is closed",
+    )
+    head_seconds: float = limit(10.0, CONNECTIONS, "seconds for the headers of a request", TIMED_OUT)
+    body_idle_seconds: float = limit(
+        30.0, CONNECTIONS, "seconds for the next 64 KiB of a body, or its end", TIMED_OUT
+    )
+    keep_alive_seconds: float = limit(
         # Longer than the Retry-After of a restarting engine, so that clients can reuse their connections.
-        60,
+        60.0,
         CONNECTIONS,
         "seconds of a connection between two requests",
         "the connection is closed",
+    )
+    write_seconds: float = limit(
+        30.0,
+        CONNECTIONS,
+        "seconds in which a client must read 64 KiB, or all that was sent",
+        "the connection is closed, and its request is aborted",
+        flag="--write-timeout",
+        low=0.1,
+        high=3600,
     )
     backlog: int = limit(
         2048, CONNECTIONS, "connections that wait to be accepted", "the operating system refuses further ones"

@@ -13,6 +13,7 @@ from tests.docs.pages import CODE, DOCS, PAGES, ROOT, anchor, blocks, links, row
 
 from transom import wire
 from transom.cli import main as cli
+from transom.cli import settings
 from transom.config import ServerConfig
 from transom.server import protocol
 from transom.server.app import Service
@@ -231,5 +232,8 @@ def test_the_page_lists_exactly_the_environment_variables_that_are_read() -> Non
     reading = re.compile(r'(?:environ(?:\.get\(|\[)|getenv\()"(\w+)"')
     sources = (*(ROOT / "src").rglob("*.py"), *(ROOT / "native").glob("*.cpp"))
     existing = {name for path in sources for name in reading.findall(text_of(path))}
+    of_flags = {settings.variable(action) for action in COMMANDS["transom serve"]}
     listed = {code for cells in rows(SECTIONS["Environment"]) for code in CODE.findall(cells[0])}
-    assert listed == existing | NOT_OUR_VARIABLES, "docs/commands.md, section '## Environment'"
+    assert listed & of_flags, "docs/commands.md, section '## Environment': an example of a flag's variable"
+    assert listed - of_flags == existing | NOT_OUR_VARIABLES, "docs/commands.md, section '## Environment'"
+    assert {name for name in existing if name.startswith(settings.PREFIX)} == settings.OTHER_VARIABLES

@@ -1,18 +1,22 @@
 """Requests and commands outlive the engine: what the next one is sent, and what each client receives."""
 
 import asyncio
+import errno
 import os
 import signal
+import socket
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 from tests.engine.test_process_client import COMMAND, REQUEST_IDS, collect, process, run, submit, until
 
 from transom.config import EngineConfig
+from transom.engine import supervisor as supervisor_module
 from transom.engine.child import Pulse, Watchdog
 from transom.engine.client import DEADLINE_GRACE_SECONDS, EngineClient, Family, Replies
 from transom.engine.supervisor import EngineLaunch, Supervisor
@@ -83,6 +87,32 @@ def test_every_output_is_whole_after_kills_at_any_time() -> None:
                     assert ends[number] == (FinishReason.LENGTH, 2000)
 
     run(body)
+
+
+def test_a_system_that_refuses_to_start_processes_is_asked_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """More often than engines may crash: refusals are no crashes."""
+    refusals = iter(range(8))
+    pair = socket.socketpair
+
+    def refusing(*arguments: Any) -> Any:
+        if next(refusals, None) is not None:
+            raise OSError(errno.EMFILE, "Too many open files")
+        return pair(*arguments)
+
+    async def body() -> None:
+        async with supervised() as supervisor:
+            with supervisor.client.replies() as replies:
+                replies.submit(family("abc", 1, 2000))
+                collecting = asyncio.ensure_future(everything(replies, 1))
+                await delivered(supervisor, 10)
+                monkeypatch.setattr(socket, "socketpair", refusing)
+                await killed(supervisor)
+                tokens, _, _ = await collecting
+            assert [len(one) for one in tokens.values()] == [2000]
+
+    monkeypatch.setattr(supervisor_module, "BACK_OFF_SECONDS", 0.001)
+    run(body)
+    assert next(refusals, None) is None
 
 
 async def everything(

@@ -47,7 +47,7 @@ def test_an_aborted_request_ends_with_its_output_so_far(alone: httpx.Client, bod
         assert alone.post("/abort_request", json={"rid": "another"}).json()["aborted"] == 0
         assert alone.post("/abort_request", json=body).status_code == 200
         choices = answer.result().json()["choices"]
-    assert [choice["finish_reason"] for choice in choices] == ["abort", "abort"]
+    assert [choice["finish_cause"] for choice in choices] == ["abort", "abort"]
     assert {choice["text"] for choice in choices} <= {"", "S", "ST", "STA"}
 
 
@@ -174,7 +174,7 @@ def test_an_answer_ends_at_its_timeout_with_its_output_so_far(http: httpx.Client
     body = {"prompt": "STALL", "max_tokens": 9, **({} if how == "header" else {"timeout": 0.05})}
     headers = {} if how == "field" else {"x-request-timeout": "0.05" if how == "header" else "5000"}
     (choice,) = http.post("/v1/completions", json=body, headers=headers).json()["choices"]
-    assert (choice["text"], choice["finish_reason"]) == ("STA", "deadline")
+    assert (choice["text"], choice["finish_cause"]) == ("STA", "deadline")
 
 
 def test_a_timeout_that_is_not_a_number_is_refused(http: httpx.Client) -> None:

@@ -14,10 +14,10 @@ from tests.server.raw import connected, post, read_all, read_until, stalled
 from tests.server.toy import Running, running_server
 from tests.serving import descendants
 
-from transom.config import EngineConfig, ServerConfig
+from transom.config import EngineConfig
 from transom.engine.supervisor import EngineLaunch
+from transom.limits import LIMITS
 from transom.server.errors import RETRY_AFTER_SECONDS
-from transom.server.launch import uvicorn_config
 
 
 def client(server: Running) -> httpx.Client:
@@ -101,7 +101,7 @@ def test_a_connection_outlives_the_engine(tmp_path: Path) -> None:
 
 
 def test_connections_outlive_retry_after() -> None:
-    assert uvicorn_config(None, ServerConfig()).timeout_keep_alive > 2 * RETRY_AFTER_SECONDS
+    assert LIMITS.keep_alive_seconds > 2 * RETRY_AFTER_SECONDS
 
 
 @pytest.mark.parametrize(

@@ -1,8 +1,10 @@
 """A server over the fake engine, as a process of its own; bytes are its tokens.
 
-`python toy.py MODEL FINISH_SECONDS LOG_FORMAT` serves on a free port and prints the URL and the engine's pid.
+`python toy.py MODEL LIMITS LOG_FORMAT` serves on a free port and prints the URL and the engine's pid. LIMITS
+is a JSON object of limits that differ from the toy's.
 """
 
+import json
 import signal
 import subprocess
 import sys
@@ -67,15 +69,16 @@ def running_server(
     model: str = "echo",
     *,
     announced: bool = True,
-    finish_seconds: float = 1.0,
     log_format: str = "text",
     log: Path | None = None,
+    **limits: float,
 ) -> Iterator[Running]:
     """A toy server, stopped at the end if it still runs.
 
     `announced`: wait until the server has printed its URL. `log`: the file for its standard error.
+    `limits`: those that differ from the toy's.
     """
-    words = [sys.executable, __file__, model, str(finish_seconds), log_format]
+    words = [sys.executable, __file__, model, json.dumps(limits), log_format]
     with ExitStack() as stack:
         stderr = stack.enter_context(log.open("wb")) if log else None
         process = subprocess.Popen(words, stdout=subprocess.PIPE, stderr=stderr, text=True)
@@ -93,14 +96,12 @@ def running_server(
         process.stdout.close()
 
 
-def main(model: str, finish_seconds: float, log_format: str) -> int:
+def main(model: str, limits: dict[str, float], log_format: str) -> int:
     def announce(ready: wire.Ready, url: str) -> None:
         print(url, ready.pid, flush=True)
 
-    server = ServerConfig(
-        port=0,
-        limits=Limits(finish_seconds=finish_seconds, body_bytes=BODY_BYTES_MAX, stalled_seconds=0.5),
-    )
+    toys = {"finish_seconds": 1.0, "body_bytes": BODY_BYTES_MAX, "stalled_seconds": 0.5}
+    server = ServerConfig(port=0, limits=Limits(**{**toys, **limits}))
     log_config = LogConfig(format=log_format)
     logs.configure(log_config)
     command = (sys.executable, str(FAKE_ENGINE))
@@ -117,4 +118,4 @@ def main(model: str, finish_seconds: float, log_format: str) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1], float(sys.argv[2]), sys.argv[3]))
+    sys.exit(main(sys.argv[1], json.loads(sys.argv[2]), sys.argv[3]))

@@ -9,7 +9,7 @@ from transom import __version__, streams
 from transom.cli import bench, chat, doctor, export_tokenizer, generate, models, run_batch, serve
 from transom.cli.extensions import installed
 from transom.cli.model import GEMMA_HELP
-from transom.cli.parser import USAGE_ERROR, Parser
+from transom.cli.parser import USAGE_ERROR, CommandParser, Parser
 from transom.errors import TransomError, require_assertions
 
 INTERRUPTED = 130
@@ -86,7 +86,7 @@ def parsers() -> tuple[Parser, dict[str, Parser]]:
         allow_abbrev=False,
     )
     parser.add_argument("--version", action="version", version=f"transom {__version__}")
-    commands = parser.add_subparsers(dest="command", metavar="COMMAND", parser_class=Parser)
+    commands = parser.add_subparsers(dest="command", metavar="COMMAND", parser_class=CommandParser)
     for add in (*(command.add for command in COMMANDS), *installed("transom.commands")):
         add(commands)
     return parser, dict(commands.choices)

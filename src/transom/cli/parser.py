@@ -28,6 +28,25 @@ class Parser(argparse.ArgumentParser):
         self.error(f"unknown argument {word}{hint}")
 
 
+class CommandParser(Parser):
+    """The parser of a command. The result's `given` has the names of arguments that the command line had.
+
+    With it, values from elsewhere can rank between the command line and the defaults.
+    """
+
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
+        # Help is printed here, so this pass must see the defaults.
+        options, unknown = super().parse_known_args(args, namespace)
+        defaults = [(action, action.default) for action in self._actions]
+        for action, _ in defaults:
+            action.default = None
+        given, _ = super().parse_known_args(args)
+        for action, default in defaults:
+            action.default = default
+        options.given = frozenset(name for name, value in vars(given).items() if value is not None)
+        return options, unknown
+
+
 def add_command(commands: Any, name: str, run: Callable[[argparse.Namespace], None], **texts: str) -> Parser:
     """Adds a command; `texts` are argparse's help, usage, description and epilog."""
     parser: Parser = commands.add_parser(

@@ -1,15 +1,19 @@
 """`transom serve`."""
 
 import argparse
+import logging
 import os
 from typing import Any
 
 from transom import logs
+from transom.cli import settings
 from transom.cli.limits import add_limit_flags, limits
 from transom.cli.model import GEMMA_HELP, MODEL_HELP, add_engine_flags, engine_config, find_model
 from transom.cli.parser import Parser, add_command
 from transom.config import LOG_FORMATS, LOG_LEVELS, LogConfig, ServerConfig
+from transom.errors import ConfigError
 
+log = logging.getLogger("transom.server")
 DEFAULTS = ServerConfig()
 HELP = """\
 Serve one model over HTTP, with OpenAI's API.
@@ -27,6 +31,9 @@ it at once. An engine process that crashes or hangs is replaced within seconds, 
 statuses: 0 after one signal, 130 after the second, 1 if the server cannot start or 5 engines in a row ended
 without a token, 2 for wrong usage.
 
+Each flag can also be set by a variable, such as TRANSOM_PORT=9000, or in the TOML file of --config, such as
+port = 9000. The command line wins over the environment, the environment over the file.
+
 docs/commands.md explains every flag; docs/serving.md has the endpoints, fields and metrics.
 """
 
@@ -42,6 +49,11 @@ def add(commands: Any) -> Parser:
         epilog=GEMMA_HELP,
     )
     parser.add_argument("model", nargs="?", metavar="MODEL", help=MODEL_HELP)
+    parser.add_argument(
+        f"--{settings.CONFIG}",
+        metavar="FILE",
+        help="a TOML file with values of flags, such as port = 9000; see above",
+    )
     network = parser.add_argument_group("network")
     network.add_argument(
         "--host",
@@ -88,26 +100,29 @@ def add(commands: Any) -> Parser:
     return parser
 
 
-def _keys_from_environment() -> tuple[str, ...]:
-    # An empty key is passed on, and refused: it is a mistake, not a request for an open server.
-    key = os.environ.get("TRANSOM_API_KEY")
-    return () if key is None else (key,)
-
-
 def _run(options: argparse.Namespace) -> None:
-    server = ServerConfig(
-        host=options.host,
-        port=options.port,
-        served_model_name=options.served_model_name,
-        api_keys=(*options.api_key, *_keys_from_environment()),
-        limits=limits(options),
-    )
-    engine = engine_config(options)
+    found = settings.load(options.parser, options, os.environ)
+    try:
+        server, engine = _server_config(options), engine_config(options)
+    except ConfigError as error:
+        raise found.explained(error) from None
     log_config = LogConfig(options.log_level, options.log_format)
     logs.configure(log_config)
+    for name in found.unknown:
+        log.warning("the environment has %s, which is not a setting", name)
     from transom.server.launch import listen, serve_model
 
     # The port is taken first: a download or a load that ends in "address in use" would waste minutes.
     sock = listen(server.host, server.port)
     find_model(engine.model)
     serve_model(server, engine, log_config, sock)
+
+
+def _server_config(options: argparse.Namespace) -> ServerConfig:
+    return ServerConfig(
+        host=options.host,
+        port=options.port,
+        served_model_name=options.served_model_name,
+        api_keys=tuple(options.api_key),
+        limits=limits(options),
+    )

@@ -42,13 +42,17 @@ class End:
     from_outside: bool = False
 
 
+class StartRefusedError(TransomError):
+    """The operating system has no descriptors, processes or memory for another process at the moment."""
+
+
 class EngineProcess:
     """Owns one engine process and the server's end of its channel. Mutable; belongs to one event loop."""
 
     def __init__(
         self, config: EngineConfig, receive: Receive, command: Sequence[str], log_config: LogConfig
     ) -> None:
-        """TransomError if the operating system refuses to start a process."""
+        """StartRefusedError if the operating system refuses to start a process."""
         self._loop = asyncio.get_running_loop()
         self._receive = receive
         self._started: asyncio.Future[wire.Ready] = self._loop.create_future()
@@ -168,18 +172,18 @@ class EngineProcess:
 
 
 def _spawn(command: Sequence[str]) -> tuple[subprocess.Popen[bytes], Channel]:
-    """Starts the engine process. TransomError if the operating system refuses."""
+    """Starts the engine process. StartRefusedError if the operating system refuses."""
     try:
         ours, theirs = socket.socketpair()
     except OSError as error:
-        raise TransomError(f"the engine process cannot be started: {error.strerror}") from error
+        raise StartRefusedError(f"the engine process cannot be started: {error.strerror}") from error
     with theirs:
         try:
             # A process group of its own: Ctrl-C in the terminal reaches only the server, which stops it.
             child = subprocess.Popen(command, stdin=theirs.fileno(), process_group=0)
         except OSError as error:
             ours.close()
-            raise TransomError(f"the engine process cannot be started: {error.strerror}") from error
+            raise StartRefusedError(f"the engine process cannot be started: {error.strerror}") from error
     return child, Channel(ours)
 
 

@@ -16,6 +16,7 @@ from transom.engine.child import (
     End,
     EngineProcess,
     Receive,
+    StartRefusedError,
     Watchdog,
 )
 from transom.engine.client import EngineClient
@@ -27,6 +28,7 @@ WATCH_SECONDS = 0.25
 """Between two looks of the watchdog. Each costs one read of /proc, and only while requests are in flight."""
 BACK_OFF_SECONDS = 0.1
 """Pause after a start that failed; twice as long after each further one."""
+BACK_OFF_SECONDS_MAX = 5.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,17 +155,23 @@ class Supervisor:
 
     async def _start_successor(self, end: End, failures: list[float]) -> EngineProcess | str:
         """A ready engine with the weights that were accepted last, or why there will be none."""
-        launch, reason = self._launch, end.reason
+        launch, reason, refusals = self._launch, end.reason, 0
         weights = self._client.weights
         if weights is not None:
             launch = replace(launch, config=replace(launch.config, model=weights[0]))
         while not launch.is_enough(failures):
             try:
                 process = await launch.start(self._client.receive)
+            except StartRefusedError as error:
+                # No engine has ended, so this is no crash: the machine lacks something that it may have soon.
+                log.error("%s; trying again", error)
+                refusals += 1
+                await asyncio.sleep(_back_off_seconds(refusals))
+                continue
             except TransomError as error:  # counts as a crash
                 reason = str(error)
                 failures.append(time.monotonic())
-                await asyncio.sleep(BACK_OFF_SECONDS * 2 ** len(failures))
+                await asyncio.sleep(_back_off_seconds(len(failures)))
                 continue
             if _model(process.ready) == _model(self._ready) and process.ready.weights == self.weights_version:
                 return process
@@ -185,6 +193,10 @@ class Supervisor:
             if verdict is not None:
                 log.error("%s; killing it", verdict.reason)
                 self._process.kill(verdict)
+
+
+def _back_off_seconds(failures: int) -> float:
+    return min(BACK_OFF_SECONDS_MAX, float(BACK_OFF_SECONDS * 2**failures))
 
 
 def _model(ready: wire.Ready) -> tuple[object, ...]:

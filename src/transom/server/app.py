@@ -63,6 +63,7 @@ class Service:
             Route("/v1/completions", self.completions, methods=["POST"]),
             Route("/v1/chat/completions", self.chat_completions, methods=["POST"]),
             Route("/v1/models", self.models),
+            Route("/v1/models/", self.models),
             Route("/v1/models/{model:path}", self.model),
             Route("/health", self.health),
             Route("/metrics", self.metrics_text),
@@ -182,7 +183,10 @@ def build_app(service: Service) -> ASGIApp:
         EngineDied: _problem,
         BadRequest: _problem,
     }
-    app: ASGIApp = Starlette(routes=service.routes(), exception_handlers=handlers)
+    starlette = Starlette(routes=service.routes(), exception_handlers=handlers)
+    # A redirect to the path without its slash would be built from the Host header, which the client chooses.
+    starlette.router.redirect_slashes = False
+    app: ASGIApp = starlette
     keys = service.config.api_keys
     # Request ids come first, so that refusals of unauthenticated requests have an id in the log, too.
     return RequestIds(ApiKeys(app, keys) if keys else app)

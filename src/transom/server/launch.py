@@ -7,8 +7,9 @@ import math
 import signal
 import socket
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
+from functools import partial
 from pathlib import Path
 
 import uvicorn
@@ -22,6 +23,7 @@ from transom.errors import ConfigError, EngineDied, TransomError
 from transom.limits import LIMITS, Limits
 from transom.server import banner, systemd
 from transom.server.app import Service, build_app
+from transom.server.connections import Connection, connections_max
 from transom.server.input_processor import InputProcessor
 from transom.server.metrics import Metrics
 from transom.text.model_text import ModelText
@@ -163,8 +165,9 @@ async def serve_async(launch: ServerLaunch, sock: socket.socket, announce: Annou
             return signals.shutdown()
         try:
             app = build_app(_service(launch, engine, await loading))
-            config = uvicorn_config(app, launch.server.limits)
-            http = HttpServer(config, engine, signals, launch.server.limits.finish_seconds)
+            limits = replace(launch.server.limits, connections=connections_max(launch.server.limits))
+            config = uvicorn_config(app, limits)
+            http = HttpServer(config, engine, signals, limits.finish_seconds)
             await _serve_http(http, sock, announce)
         finally:
             await engine.stop(0.0 if signals.immediate.is_set() else STOP_SECONDS)
@@ -228,6 +231,14 @@ class HttpServer(uvicorn.Server):
         """
         yield
 
+    async def on_tick(self, counter: int) -> bool:
+        """Called by uvicorn ten times a second."""
+        now = asyncio.get_running_loop().time()
+        for connection in tuple(self.server_state.connections):
+            assert isinstance(connection, Connection), connection
+            connection.look(now)
+        return await super().on_tick(counter)
+
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """Lets running answers finish for `finish_seconds` or until a second signal, then ends them."""
         closing = asyncio.ensure_future(super().shutdown(sockets))
@@ -256,13 +267,13 @@ def uvicorn_config(app: object, limits: Limits) -> uvicorn.Config:
     return uvicorn.Config(
         app,  # type: ignore[arg-type]
         loop="uvloop",
-        http="httptools",
+        http=partial(Connection, limits=limits),  # type: ignore[arg-type]
         ws="none",
         lifespan="off",
         log_config=None,
         # The request log has a line per generation; uvicorn's line for every HTTP request is for debugging.
         access_log=log.isEnabledFor(logging.DEBUG),
         server_header=False,
-        timeout_keep_alive=limits.keep_alive_seconds,
+        timeout_keep_alive=math.ceil(limits.keep_alive_seconds),
         timeout_graceful_shutdown=math.ceil(limits.finish_seconds) + limits.close_seconds,
     )

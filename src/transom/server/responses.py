@@ -19,6 +19,7 @@ from transom.values import FinishReason
 DONE = b"data: [DONE]\n\n"
 LOGPROB_MIN = -9999.0
 """Replaces minus infinity, which JSON cannot express. OpenAI's API uses the same number."""
+_CAUSES = (FinishReason.ABORT, FinishReason.DEADLINE)
 Piece = Callable[[int], bytes]
 """The bytes that a token stands for."""
 
@@ -68,6 +69,16 @@ def json_response(value: object) -> Response:
     return Response(_json(value), media_type="application/json")
 
 
+def _finish(reason: FinishReason | None) -> dict[str, str | None]:
+    """`finish_reason`, one of OpenAI's, because typed clients refuse any other; and the cause if it differs.
+
+    An output that was cut, by an abort or a deadline, is incomplete like one that reached its length.
+    """
+    if reason in _CAUSES:
+        return {"finish_reason": FinishReason.LENGTH, "finish_cause": reason}
+    return {"finish_reason": reason}
+
+
 def error_event(problem: Problem) -> bytes:
     return b"data: %b\n\n" % problem.body()
 
@@ -98,12 +109,19 @@ class _Frame:
 
 
 def _text(piece: bytes) -> str:
-    """A token may end in the middle of a character: its text then holds U+FFFD, its `bytes` are exact."""
-    return piece.decode("utf-8", "replace")
+    """A token's text. A token that is a part of a character is spelled in bytes, as by OpenAI."""
+    try:
+        return piece.decode()
+    except UnicodeDecodeError:
+        return _spelled(piece)
 
 
-def _finite(logprob: float) -> float:
-    return max(logprob, LOGPROB_MIN)
+def _spelled(piece: bytes) -> str:
+    return "bytes:" + "".join(f"\\x{byte:02x}" for byte in piece)
+
+
+def _finite(logprob: float | None) -> float | None:
+    return None if logprob is None else max(logprob, LOGPROB_MIN)
 
 
 # ---------------------------------------------------------------- /v1/completions
@@ -125,8 +143,8 @@ class CompletionFormat:
         return self._frame.chunk(choice % (index, _json(delta.text), _json(self._logprobs(delta))), usage)
 
     def ending(self, index: int, finish: FinishReason, usage: UsageBody | None) -> bytes:
-        choice = b'{"index":%d,"text":"","logprobs":null,"finish_reason":%b}'
-        return self._frame.chunk(choice % (index, _json(finish)), usage)
+        choice = b'{"index":%d,"text":"","logprobs":null,%b'
+        return self._frame.chunk(choice % (index, _json(_finish(finish))[1:]), usage)
 
     def usage(self, usage: UsageBody) -> bytes:
         return self._frame.chunk(b"", usage)
@@ -139,33 +157,52 @@ class CompletionFormat:
             "index": choice.index,
             "text": choice.delta.text,
             "logprobs": self._logprobs(choice.delta),
-            "finish_reason": choice.finish,
+            **_finish(choice.finish),
         }
 
     def _logprobs(self, delta: Delta) -> dict[str, object] | None:
         if not self._with_logprobs:
             return None
+        named = [self._names(entry) for entry in delta.tokens]
         return {
-            "tokens": [_text(self._piece(entry.token)) for entry in delta.tokens],
-            "token_logprobs": [
-                None if entry.logprob is None else _finite(entry.logprob) for entry in delta.tokens
+            "tokens": [names[entry.token] for entry, names in zip(delta.tokens, named, strict=True)],
+            "token_logprobs": [_finite(entry.logprob) for entry in delta.tokens],
+            "top_logprobs": [
+                None
+                if entry.logprob is None
+                else {names[token]: _finite(logprob) for token, logprob in _listed(entry)}
+                for entry, names in zip(delta.tokens, named, strict=True)
             ],
-            "top_logprobs": [self._top(entry) for entry in delta.tokens],
             "text_offset": [entry.offset for entry in delta.tokens],
         }
 
-    def _top(self, entry: TokenLogprob) -> dict[str, float] | None:
-        """The most probable tokens, and the sampled one, which need not be among them."""
-        if entry.logprob is None:
-            return None
-        listed = (*entry.top, (entry.token, entry.logprob))
-        return {_text(self._piece(token)): _finite(logprob) for token, logprob in listed}
+    def _names(self, entry: TokenLogprob) -> dict[int, str]:
+        """The names of the listed tokens, each of which occurs once.
+
+        Pieces may have equal texts, such as a letter and its byte. The likeliest has the plain text.
+        """
+        names: dict[str, int] = {}
+        for token, _ in _listed(entry):
+            piece = self._piece(token)
+            name = next(
+                one for one in (_text(piece), _spelled(piece), f"token_id:{token}") if one not in names
+            )
+            names[name] = token
+        return {token: name for name, token in names.items()}
+
+
+def _listed(entry: TokenLogprob) -> list[tuple[int, float | None]]:
+    """The most probable tokens, and the sampled one, which need not be among them."""
+    listed: dict[int, float | None] = dict(entry.top)
+    listed.setdefault(entry.token, entry.logprob)
+    return list(listed.items())
 
 
 # ---------------------------------------------------------------- /v1/chat/completions
 
 
-_CHAT_CHOICE = b'{"index":%d,"delta":%b,"logprobs":%b,"finish_reason":%b}'
+_CHAT_CHOICE = b'{"index":%d,"delta":%b,"logprobs":%b,"finish_reason":null}'
+_CHAT_END = b'{"index":%d,"delta":{},"logprobs":null,%b'
 
 
 class ChatFormat:
@@ -179,15 +216,15 @@ class ChatFormat:
     def opening(self, index: int) -> bytes:
         # OpenAI's chat streams begin with a chunk that has the role and no content.
         delta = b'{"role":"assistant","content":""}'
-        return self._frame.chunk(_CHAT_CHOICE % (index, delta, b"null", b"null"), None)
+        return self._frame.chunk(_CHAT_CHOICE % (index, delta, b"null"), None)
 
     def chunk(self, index: int, delta: Delta, usage: UsageBody | None) -> bytes:
         content = b'{"content":%b}' % _json(delta.text)
-        choice = _CHAT_CHOICE % (index, content, _json(self._logprobs(delta)), b"null")
+        choice = _CHAT_CHOICE % (index, content, _json(self._logprobs(delta)))
         return self._frame.chunk(choice, usage)
 
     def ending(self, index: int, finish: FinishReason, usage: UsageBody | None) -> bytes:
-        return self._frame.chunk(_CHAT_CHOICE % (index, b"{}", b"null", _json(finish)), usage)
+        return self._frame.chunk(_CHAT_END % (index, _json(_finish(finish))[1:]), usage)
 
     def usage(self, usage: UsageBody) -> bytes:
         return self._frame.chunk(b"", usage)
@@ -200,7 +237,7 @@ class ChatFormat:
             "index": choice.index,
             "message": {"role": "assistant", "content": choice.delta.text, "refusal": None},
             "logprobs": self._logprobs(choice.delta),
-            "finish_reason": choice.finish,
+            **_finish(choice.finish),
         }
 
     def _logprobs(self, delta: Delta) -> dict[str, object] | None:
@@ -219,6 +256,6 @@ class ChatFormat:
         piece = self._piece(token)
         return {
             "token": _text(piece),
-            "logprob": None if logprob is None else _finite(logprob),
+            "logprob": _finite(logprob),
             "bytes": list(piece),
         }
