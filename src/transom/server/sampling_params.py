@@ -37,6 +37,7 @@ class SamplingParams:
     seed        unset: each output has draws of its own
     top         the most probable tokens listed with each log-probability
     echo        each output begins with the prompt
+    grammar     constrains the outputs, see `text/grammar.py`; empty: they are free
     """
 
     max_tokens: int | None
@@ -54,6 +55,7 @@ class SamplingParams:
     tenant: str
     timeout_seconds: float | None
     streaming: Streaming | None
+    grammar: str = ""
 
     def samplings(self, prompt: int) -> tuple[Sampling, ...]:
         """One for each output of the prompt with this number. With a seed, choice i has `seed + i`."""

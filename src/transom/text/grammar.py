@@ -11,18 +11,11 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 from transom.errors import BadRequest
+from transom.limits import LIMITS
 
 if TYPE_CHECKING:
     # llguidance is imported where it is first needed: most processes never constrain an output.
     from llguidance import LLParserLimits
-
-GRAMMAR_BYTES_MAX = 128 << 10
-"""Of a schema, an expression or an EBNF text. OpenAI allows schemas of 120,000 characters."""
-SCHEMA_DEPTH_MAX = 64
-"""Levels of nested objects and lists in a schema's JSON. llguidance refuses about 120."""
-SCHEMA_PROPERTIES_MAX = 1000
-"""In the whole schema. Compiling takes time that grows with their square: 1000 optional ones, 0.3 seconds."""
-CHOICES_MAX = 1000
 
 WHITESPACE = r"( |\r?\n[ \t]{0,48})?"
 """Between the parts of a JSON text: a space, or a line break and indentation.
@@ -34,8 +27,6 @@ NO_WHITESPACE = ""
 FAULT_CHECKS_MAX = 200
 """Parts of a refused schema that are checked to find the one at fault."""
 
-LEXER_STATES_MAX = 20_000
-"""Of one output. A state takes 1 to 2 kB; ordinary grammars need some hundreds."""
 CHECKED_KEPT = 256
 """Grammars whose check is remembered."""
 
@@ -50,7 +41,7 @@ def parser_limits() -> "LLParserLimits":
     from llguidance import LLParserLimits
 
     # Without its verbose errors, llguidance's messages hold neither backtraces nor the text of the output.
-    return LLParserLimits(max_lexer_states=LEXER_STATES_MAX, verbose_errors=False)
+    return LLParserLimits(max_lexer_states=LIMITS.lexer_states, verbose_errors=False)
 
 
 @lru_cache(maxsize=CHECKED_KEPT)
@@ -85,9 +76,9 @@ def choice_grammar(choices: Sequence[str], param: str) -> str:
 
     if not choices or not all(choices):
         raise BadRequest(f"{param} must list at least one text, and no empty one", param=param)
-    if len(choices) > CHOICES_MAX:
+    if len(choices) > LIMITS.choices:
         raise BadRequest(
-            f"{param} lists {len(choices)} texts; at most {CHOICES_MAX} are allowed", param=param
+            f"{param} lists {len(choices)} texts; at most {LIMITS.choices} are allowed", param=param
         )
     # Lark's literals have JSON's escapes.
     literals = [json.dumps(choice, ensure_ascii=False) for choice in choices]
@@ -114,8 +105,8 @@ def _check_size(text: str, param: str) -> None:
         raise BadRequest(
             f"{param} is not valid Unicode: {error.reason} at character {error.start}", param=param
         ) from error
-    if size > GRAMMAR_BYTES_MAX:
-        raise BadRequest(f"{param} has {size} bytes; at most {GRAMMAR_BYTES_MAX} are allowed", param=param)
+    if size > LIMITS.grammar_bytes:
+        raise BadRequest(f"{param} has {size} bytes; at most {LIMITS.grammar_bytes} are allowed", param=param)
 
 
 def _checked(grammar: str, param: str) -> str:
@@ -158,9 +149,10 @@ def schema_grammar(schema: object, param: str, whitespace: str = WHITESPACE) -> 
         raise BadRequest(f"{param} is not JSON: {error}", param=param) from error
     whole: Schema = _without_annotations(schema)
     properties = sum(len(names) for names in _all_properties(whole))
-    if properties > SCHEMA_PROPERTIES_MAX:
+    if properties > LIMITS.schema_properties:
         raise BadRequest(
-            f"{param} has {properties} properties; at most {SCHEMA_PROPERTIES_MAX} are allowed", param=param
+            f"{param} has {properties} properties; at most {LIMITS.schema_properties} are allowed",
+            param=param,
         )
     grammar = _schema_text(whole, whitespace)
     reason = fault(grammar)
@@ -185,11 +177,11 @@ def _schema_text(schema: Schema, whitespace: str) -> str:
 def _check_depth(value: object, param: str) -> None:
     """BadRequest if the JSON is nested too deeply. Not recursive: its depth is the question."""
     level: list[object] = [value]
-    for _ in range(SCHEMA_DEPTH_MAX + 1):
+    for _ in range(LIMITS.schema_depth + 1):
         level = [inner for outer in level for inner in _inside(outer)]
         if not level:
             return
-    raise BadRequest(f"{param} is nested deeper than {SCHEMA_DEPTH_MAX} levels, the maximum", param=param)
+    raise BadRequest(f"{param} is nested deeper than {LIMITS.schema_depth} levels, the maximum", param=param)
 
 
 def _inside(value: object) -> Iterator[object]:
