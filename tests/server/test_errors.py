@@ -55,7 +55,7 @@ BOTH: list[tuple[str, Any]] = [
     ("repetition_penalty", 1.1),
     ("logit_bias", {"5": 1}),
     ("min_tokens", 1),
-    ("response_format", {"type": "json_object"}),
+    ("response_format", {"type": "xml"}),
     ("cache_salt", "x" * 257),
     ("cache_salt", 3),
     ("priority", 101),

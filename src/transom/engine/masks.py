@@ -23,7 +23,7 @@ from transom.errors import BadRequest
 from transom.ops.protocol import F32
 from transom.sched.loop import Rejected
 from transom.steps import Constraint, SpanWork, StepWork
-from transom.text.grammar import parser_limits
+from transom.text.grammar import one_line, parser_limits
 from transom.text.spelling import all_piece_bytes
 from transom.text.vocabulary import PieceKind, Vocabulary
 from transom.values import RequestId
@@ -84,7 +84,7 @@ class Masks:
             self._tokenizer = _tokenizer(self._read_vocabulary(), self._width)
         matcher = LLMatcher(self._tokenizer, grammar, log_level=0, limits=parser_limits())
         if matcher.is_error():
-            raise BadRequest(f"the output cannot be constrained: {matcher.get_error()[:1000]}")
+            raise BadRequest(f"the output cannot be constrained: {one_line(matcher.get_error())}")
         return matcher
 
     # ------------------------------------------------------------ masks
@@ -147,7 +147,7 @@ class _Matched:
 
 
 def _too_complex(matcher: "LLMatcher") -> BadRequest:
-    return BadRequest(f"the grammar cannot go on after this output: {matcher.get_error()[:500]}")
+    return BadRequest(f"the grammar cannot go on after this output: {one_line(matcher.get_error())}")
 
 
 class StepMasks(NamedTuple):

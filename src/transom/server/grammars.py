@@ -38,8 +38,7 @@ def grammar_of(request: ConstrainedRequest) -> str:
 
 def _given(request: ConstrainedRequest) -> Iterator[tuple[str, Build]]:
     """The fields that are set, with their grammars."""
-    pattern = request.guided_whitespace_pattern
-    whitespace = WHITESPACE if pattern is None else pattern
+    whitespace = _whitespace(request.guided_whitespace_pattern, "guided_whitespace_pattern")
     form = request.response_format
     if form is not None and form.type != "text":
         yield "response_format", partial(_of_format, form)
@@ -73,7 +72,7 @@ def _structured(fields: StructuredOutputs) -> Iterator[tuple[str, Build]]:
     if fields.disable_additional_properties:
         name = f"{within}.disable_additional_properties"
         raise _unsupported(name, "set additionalProperties to false in the schema")
-    whitespace = WHITESPACE if fields.whitespace_pattern is None else fields.whitespace_pattern
+    whitespace = _whitespace(fields.whitespace_pattern, f"{within}.whitespace_pattern")
     whitespace = NO_WHITESPACE if fields.disable_any_whitespace else whitespace
     if (schema := fields.json) is not None:
         yield f"{within}.json", partial(_of_schema, schema, f"{within}.json", whitespace)
@@ -85,6 +84,13 @@ def _structured(fields: StructuredOutputs) -> Iterator[tuple[str, Build]]:
         yield f"{within}.choice", partial(choice_grammar, choices, f"{within}.choice")
     if (text := fields.grammar) is not None:
         yield f"{within}.grammar", partial(ebnf_grammar, text, f"{within}.grammar")
+
+
+def _whitespace(pattern: str | None, name: str) -> str:
+    if pattern is None:
+        return WHITESPACE
+    regex_grammar(pattern, name)
+    return pattern
 
 
 def _of_format(form: OutputFormat) -> str:

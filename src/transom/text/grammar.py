@@ -27,6 +27,7 @@ NO_WHITESPACE = ""
 FAULT_CHECKS_MAX = 200
 """Parts of a refused schema that are checked to find the one at fault."""
 
+REASON_CHARACTERS_MAX = 500
 CHECKED_KEPT = 256
 """Grammars whose check is remembered."""
 
@@ -94,7 +95,7 @@ def ebnf_grammar(text: str, param: str) -> str:
     try:
         grammar = grammar_from("ebnf", text)
     except Exception as error:  # the converter from GBNF raises what its parsing happens to meet
-        raise _refused(param, " ".join(str(error).split())) from error
+        raise _refused(param, str(error)) from error
     return _checked(grammar, param)
 
 
@@ -117,8 +118,13 @@ def _checked(grammar: str, param: str) -> str:
 
 
 def _refused(param: str, reason: str) -> BadRequest:
-    # The reason quotes the client's text, with a mark below the place at fault.
-    return BadRequest(f"{param} cannot constrain an output: {reason[:1000].strip()}", param=param)
+    # One line: llguidance draws the client's text, with a mark below the place at fault.
+    return BadRequest(f"{param} cannot constrain an output: {one_line(reason)}", param=param)
+
+
+def one_line(reason: str) -> str:
+    """A message of llguidance, which may quote much of a client's grammar, on one line of bounded length."""
+    return " ".join(reason.split())[:REASON_CHARACTERS_MAX]
 
 
 # ---------------------------------------------------------------- JSON Schema
