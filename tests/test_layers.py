@@ -24,7 +24,7 @@ LAYERS = (
     ("sched",),
     ("kv",),
     ("_native",),
-    ("config", "sampling", "wire", "logs", "streams", "limits"),
+    ("config", "sampling", "wire", "logs", "streams", "limits", "json_text"),
     ("steps",),
     ("values", "errors"),
 )

@@ -74,6 +74,7 @@ class Limits:
     outputs: int = limit(512, REQUEST, "outputs of a request: prompts x `n`", NAMED)
     stop_strings: int = limit(16, REQUEST, "strings of `stop`", NAMED)
     stop_characters: int = limit(1024, REQUEST, "characters of a stop string", NAMED)
+    stop_characters_in_all: int = limit(4096, REQUEST, "characters of all stop strings together", NAMED)
     stop_ids: int = limit(64, REQUEST, "ids of `stop_token_ids`", NAMED)
     top_logprobs: int = limit(20, REQUEST, "alternatives for each token", NAMED)
     name_characters: int = limit(256, REQUEST, "characters of `user` and of `cache_salt`", NAMED)
@@ -103,6 +104,61 @@ class Limits:
         TEXT,
         "characters that are tokenized on the event loop",
         "longer texts are tokenized in a thread",
+    )
+
+    queued_requests: int = limit(
+        1024,
+        QUEUE,
+        "outputs in flight beyond those that run at the same time",
+        BUSY,
+        flag="--max-queued-requests",
+        low=0,
+        high=1_000_000,
+    )
+    queued_requests_of_key: int = limit(
+        0,
+        QUEUE,
+        "the same for one API key; 0 is half of it if there are several keys",
+        BUSY,
+        flag="--max-queued-requests-per-key",
+        low=0,
+        high=1_000_000,
+    )
+    queued_tokens: int = limit(
+        4_194_304,
+        QUEUE,
+        "prompt tokens of the requests in flight",
+        BUSY,
+        flag="--max-queued-tokens",
+        high=1 << 40,
+    )
+    queued_tokens_of_key: int = limit(
+        0,
+        QUEUE,
+        "the same for one API key; 0 is half of it if there are several keys",
+        BUSY,
+        flag="--max-queued-tokens-per-key",
+        low=0,
+        high=1 << 40,
+    )
+    request_seconds: float = limit(
+        3600.0,
+        QUEUE,
+        "seconds of a request from its arrival to its end, or its own `timeout` if that is less",
+        "the answer ends with the tokens so far, as at a `timeout`",
+        flag="--request-timeout",
+        low=0.001,
+        high=DAY,
+    )
+    retry_seconds: int = limit(
+        # A restarting engine usually serves again within this time.
+        5,
+        QUEUE,
+        "seconds of a `Retry-After` while nothing is measured",
+        "the header has this number",
+    )
+    retry_seconds_at_most: int = limit(
+        600, QUEUE, "seconds of a measured `Retry-After`", "the header has this number"
     )
 
     connections: int = limit(

@@ -27,6 +27,7 @@ from transom.errors import BadRequest, TransomError
 from transom.kv.explain import Explanation
 from transom.sampling import SamplingOptions, check_range, output_seeds, sampling_arguments
 from transom.text.output import OutputRules, OutputText
+from transom.text.stops import StopStrings
 from transom.text.tokenizer import Tokenizer
 from transom.values import (
     Ended,
@@ -215,7 +216,7 @@ class LLM:
         )
         rules = OutputRules(
             detokenizer=self.tokenizer.detokenizer,
-            stop=(stop,) if isinstance(stop, str) else tuple(stop),
+            stops=StopStrings((stop,) if isinstance(stop, str) else stop),
             stop_ids=request.stop_ids,
             logprobs=True,
         )

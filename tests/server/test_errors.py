@@ -35,6 +35,7 @@ BOTH: list[tuple[str, Any]] = [
     ("stop", ""),
     ("stop", ["x"] * 17),
     ("stop", "x" * 1025),
+    ("stop", [letter * 1000 for letter in "abcde"]),
     ("stop", [1]),
     ("stop_token_ids", [-1]),
     ("stop_token_ids", [258]),

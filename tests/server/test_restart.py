@@ -17,7 +17,6 @@ from tests.serving import descendants
 from transom.config import EngineConfig
 from transom.engine.supervisor import EngineLaunch
 from transom.limits import LIMITS
-from transom.server.errors import RETRY_AFTER_SECONDS
 
 
 def client(server: Running) -> httpx.Client:
@@ -101,7 +100,7 @@ def test_a_connection_outlives_the_engine(tmp_path: Path) -> None:
 
 
 def test_connections_outlive_retry_after() -> None:
-    assert LIMITS.keep_alive_seconds > 2 * RETRY_AFTER_SECONDS
+    assert LIMITS.keep_alive_seconds > 2 * LIMITS.retry_seconds
 
 
 @pytest.mark.parametrize(

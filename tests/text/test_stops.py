@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from transom.errors import BadRequest
-from transom.text.stops import StopMatcher
+from transom.text.stops import StopMatcher, StopStrings
 
 SMALL = st.text("ab", max_size=30)
 STOPS = st.lists(st.text("ab", min_size=1, max_size=5), max_size=5)
@@ -32,7 +32,7 @@ def pieces(text: str, cuts: list[int]) -> list[str]:
 def test_the_released_text_does_not_depend_on_the_pieces_of_the_stream(
     text: str, stops: list[str], cuts: list[int]
 ) -> None:
-    matcher = StopMatcher(stops)
+    matcher = StopMatcher(StopStrings(stops))
     released, stopped = "", None
     for piece in pieces(text, cuts):
         step = matcher.feed(piece)
@@ -47,7 +47,7 @@ def test_the_released_text_does_not_depend_on_the_pieces_of_the_stream(
 
 @given(SMALL, STOPS)
 def test_only_a_possible_beginning_of_a_stop_string_is_held_back(text: str, stops: list[str]) -> None:
-    matcher = StopMatcher(stops)
+    matcher = StopMatcher(StopStrings(stops))
     step = matcher.feed(text)
     if step.stop is None:
         held = text[len(step.text) :]
@@ -63,31 +63,39 @@ def test_only_a_possible_beginning_of_a_stop_string_is_held_back(text: str, stop
 
 
 def test_text_that_only_began_like_a_stop_string_is_released_at_once() -> None:
-    matcher = StopMatcher(["</answer>"])
+    matcher = StopMatcher(StopStrings(["</answer>"]))
     assert matcher.feed("so </ans").text == "so "
     assert matcher.feed("wers>").text == "</answers>"
     assert matcher.finish() == ""
 
 
 def test_a_stop_string_spread_over_many_pieces_is_never_sent() -> None:
-    matcher = StopMatcher(["STOP"])
+    matcher = StopMatcher(StopStrings(["STOP"]))
     steps = [matcher.feed(piece) for piece in ("a S", "T", "O", "P b")]
     assert [step.text for step in steps] == ["a ", "", "", ""]
     assert steps[-1].stop == "STOP"
 
 
 def test_without_stop_strings_everything_passes() -> None:
-    matcher = StopMatcher([])
+    matcher = StopMatcher(StopStrings([]))
     assert (matcher.feed("any text").text, matcher.finish()) == ("any text", "")
 
 
 def test_an_empty_stop_string_is_a_bad_request() -> None:
     with pytest.raises(BadRequest, match="empty"):
-        StopMatcher(["a", ""])
+        StopStrings(["a", ""])
 
 
 def test_a_long_periodic_stop_string_costs_no_more_per_character() -> None:
     stop = "a" * 20_000 + "b"
-    matcher = StopMatcher([stop])
+    matcher = StopMatcher(StopStrings([stop]))
     assert matcher.feed("a" * 50_000).text == "a" * 30_000
     assert matcher.feed("b").stop == stop
+
+
+def test_cursors_in_one_automaton_are_independent() -> None:
+    stops = StopStrings(["ab"])
+    first, second = StopMatcher(stops), StopMatcher(stops)
+    assert (first.feed("a").text, second.feed("b").text) == ("", "b")
+    assert (first.feed("b").stop, second.feed("a").text) == ("ab", "")
+    assert second.finish() == "a"

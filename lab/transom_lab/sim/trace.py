@@ -28,6 +28,7 @@ from typing import Any
 import numpy as np
 
 from transom.errors import ConfigError
+from transom.json_text import JsonError, object_of, read_lines
 from transom.values import Tokens
 
 FIRST_TOKEN, LAST_TOKEN = 1_000, 250_000
@@ -107,6 +108,7 @@ def followers(arrivals: Sequence[Arrival]) -> dict[int, list[int]]:
 
 BLOCK_TOKENS = 512
 """Tokens per hash in Mooncake's traces."""
+SHOWN_MAX = 80
 TOKENS_MAX = 1 << 24
 """The longest prompt or answer that is read: a typing error must not allocate all memory."""
 HEADER_FIELDS = {"trace", "concurrency", "block_size"}
@@ -130,22 +132,24 @@ class _LineError(Exception):
     """An error in a line; `read_trace` adds the file and the line number."""
 
 
+def _short(value: object) -> str:
+    """A value of the file as a message may quote it."""
+    shown = ascii(value)
+    return shown if len(shown) <= SHOWN_MAX else f"{shown[:SHOWN_MAX]}..."
+
+
 def read_trace(path: Path) -> Trace:
     """Raises ConfigError, which names the file and the line, for a file that is not a trace."""
-    try:
-        lines = path.read_text(encoding="utf-8").splitlines()
-    except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"{path}: {getattr(error, 'strerror', None) or 'not UTF-8 text'}") from None
     header: Mapping[str, Any] = {}
     arrivals: list[Arrival] = []
-    for number, line in enumerate(lines, 1):
+    for number, line in read_lines(path):
         try:
-            fields = _parsed(line)
+            fields = object_of(line)
             if number == 1 and fields.keys() and fields.keys() <= HEADER_FIELDS:
                 header = _header(fields)
             elif fields:
                 arrivals.append(_arrival(fields, arrivals, header.get("block_size", BLOCK_TOKENS)))
-        except _LineError as error:
+        except (_LineError, JsonError) as error:
             raise ConfigError(f"{path}:{number}: {error}") from None
     if not arrivals:
         raise ConfigError(f"{path}: no requests")
@@ -173,23 +177,10 @@ def _lines(trace: Trace) -> Iterator[dict[str, Any]]:
         yield line if arrival.after is None else {**line, "after": arrival.after}
 
 
-def _parsed(line: str) -> dict[str, Any]:
-    """The fields of a line; an empty line has no fields."""
-    if not line.strip():
-        return {}
-    try:
-        fields = json.loads(line)
-    except ValueError as error:
-        raise _LineError(f"not JSON: {error}") from None
-    if not isinstance(fields, dict):
-        raise _LineError(f"an object is expected, not {type(fields).__name__}")
-    return fields
-
-
 def _header(fields: dict[str, Any]) -> dict[str, Any]:
     name = fields.get("trace", "trace")
     if not isinstance(name, str):
-        raise _LineError(f"trace is {name!r}; a name is expected")
+        raise _LineError(f"trace is {_short(name)}; a name is expected")
     for key in fields.keys() - {"trace"}:
         _whole(fields, key, 1, 1 << 20)
     return fields
@@ -198,13 +189,13 @@ def _header(fields: dict[str, Any]) -> dict[str, Any]:
 def _arrival(fields: dict[str, Any], earlier: Sequence[Arrival], block_tokens: int) -> Arrival:
     index, unknown = len(earlier), sorted(fields.keys() - FIELDS)
     if unknown:
-        raise _LineError(f"unknown field {unknown[0]!r}")
+        raise _LineError(f"unknown field {_short(unknown[0])}")
     if "sample_of" in fields:
         return _sample(fields, earlier)
     after = None if "after" not in fields else _whole(fields, "after", 0, index - 1)
     tenant = fields.get("tenant", "")
     if not isinstance(tenant, str):
-        raise _LineError(f"tenant is {tenant!r}; a string is expected")
+        raise _LineError(f"tenant is {_short(tenant)}; a string is expected")
     return Arrival(
         at=_moment(fields),
         prompt=_prompt(fields, block_tokens),
@@ -231,7 +222,7 @@ def _moment(fields: dict[str, Any]) -> float:
     name = _one_of(fields, "arrival", "timestamp")
     value = fields[name]
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < 1e12:
-        raise _LineError(f"{name} is {value!r}; a time of at least 0 is expected")
+        raise _LineError(f"{name} is {_short(value)}; a time of at least 0 is expected")
     return float(value) if name == "arrival" else value / 1000.0
 
 
@@ -279,7 +270,8 @@ def _whole(fields: dict[str, Any], name: str, low: int, high: int) -> int:
         raise _LineError(f"{name} is missing")
     value = fields[name]
     if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
-        raise _LineError(f"{name} is {value!r}; a whole number between {low} and {high} is expected")
+        expected = f"a whole number between {low} and {high} is expected"
+        raise _LineError(f"{name} is {_short(value)}; {expected}")
     return value
 
 
@@ -293,5 +285,7 @@ def _numbers(fields: dict[str, Any], name: str, low: int, high: int) -> list[int
         raise _LineError(f"{name}: a list of at least one number is expected")
     for value in values:
         if type(value) is not int or not low <= value <= high:
-            raise _LineError(f"{name} has {value!r}; whole numbers between {low} and {high} are expected")
+            raise _LineError(
+                f"{name} has {_short(value)}; whole numbers between {low} and {high} are expected"
+            )
     return values

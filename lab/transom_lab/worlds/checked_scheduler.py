@@ -1,10 +1,13 @@
 """A scheduler that asserts, for every plan and every commit, the rules that hold in any situation."""
 
+from transom.kv.cache import HybridCache
+from transom.sched.config import SchedulerConfig
 from transom.sched.plan import Admit, Continue, Plan
 from transom.sched.request import Idle, Step
 from transom.sched.running import column_of
 from transom.sched.scheduler import Scheduler
 from transom.values import RequestId
+from transom_lab.worlds.idle_oracle import IdleOracle
 
 
 class CheckedScheduler(Scheduler):
@@ -13,8 +16,14 @@ class CheckedScheduler(Scheduler):
     plan_twice_every = 1
     """Iterations from one plan that is made twice, to see that planning changes nothing, to the next."""
 
+    def __init__(self, cache: HybridCache, config: SchedulerConfig) -> None:
+        super().__init__(cache, config)
+        self.oracle = IdleOracle()
+
     def plan(self) -> Plan:
         plan = super().plan()
+        if not self._lifecycle.paused:
+            self.oracle.judge(self._view(), plan)
         if self._requests.iterations % self.plan_twice_every == 0:
             assert plan == super().plan(), "planning changes nothing"
         columns = [column_of(state) for state in self._requests.running]

@@ -60,11 +60,13 @@ def plan_admissions(builder: "AdmissionBuilder") -> None:
         # Without a free page in each component no waiting request can fit.
         if not builder.is_empty and not builder.has_pages:
             return
+        blocks = _may_not_be_passed(view, waiting)
         verdict = Verdict.LACKS
-        if not builder.is_known_to_lack(waiting):
+        # A request that may block the others is not judged by an old note.
+        if blocks or not builder.is_known_to_lack(waiting):
             walks += 1
             verdict = builder.consider(waiting)
-        if verdict is Verdict.LACKS and _may_not_be_passed(view, waiting):
+        if blocks and verdict is Verdict.LACKS:
             return
         if builder.is_done or walks == WALKS:
             return

@@ -30,7 +30,6 @@ def plan(view: SchedulerView) -> Plan:
     admissions = AdmissionBuilder(draft)
     if len(view.queue):
         hold_back_for_claim(draft, admissions.waits_for_prefix)
-    has_claim = draft.claim is not None
     if view.running:
         _plan_decodes(draft, view.running)
     draft.time_budget = _time_budget(draft)  # after the decodes, which it subtracts
@@ -39,6 +38,7 @@ def plan(view: SchedulerView) -> Plan:
         if budget == 0:
             break
         _plan_chunk(draft, running, budget)
+    has_claim = draft.claim is not None  # a request senior to it may have taken what was held back
     if has_claim and not admit_claimant(admissions):
         return draft.plan()
     # A running request that lacks a page comes before waiting requests.

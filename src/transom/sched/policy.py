@@ -59,8 +59,6 @@ class QueuedRequest:
     looked_up: int = -1
     lacks: PageCounts | None = None
     """Pages that were not left when it was last refused; None if a plan must look at it."""
-    refused_at: int = -1
-    """Version of the cache at that time."""
 
     @property
     def seniority(self) -> Seniority:

@@ -181,15 +181,15 @@ class Queue:
             queue.served += tokens
 
     def look_again(self) -> None:
-        """Updates the ranks of a few requests, in turns, if the cache has changed."""
+        """Forgets what a few requests lack, in turns, and updates their ranks if the cache has changed."""
         for _ in range(min(LOOKUPS, len(self._lookups))):
             request = self._lookups.popleft()
             queued = self._requests.get(request)
             if queued is None:
                 continue  # it has left the queue, and leaves this list now
             self._lookups.append(request)
-            if queued.lacks is not None and queued.refused_at != self._cache.version:
-                queued.lacks = None  # another request may hold a part of its prefix now
+            # Another request may hold a part of its prefix now, and the estimates change with every step.
+            queued.lacks = None
             if queued.looked_up != self._cache_version():
                 tenant = self._tenants[queued.waiting.progress.request.tenant]
                 tenant.rerank(queued, self._look_up(queued))
@@ -197,8 +197,7 @@ class Queue:
     def refuse(self, refused: Sequence[Refused]) -> None:
         """Notes what these requests lack."""
         for waiting, pages in refused:
-            queued = self._requests[waiting.progress.id]
-            queued.lacks, queued.refused_at = pages, self._cache.version
+            self._requests[waiting.progress.id].lacks = pages
 
     # ------------------------------------------------------------ ranks
 

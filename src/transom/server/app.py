@@ -36,6 +36,7 @@ from transom.server.metrics import Metrics
 from transom.server.middleware import ApiKeys, RequestIds
 from transom.server.output_processor import Generation
 from transom.server.protocol import GenerationRequest
+from transom.server.queue_bounds import Load, QueueBounds
 from transom.server.request_log import RequestLog, log_refusal
 from transom.server.responses import json_response
 
@@ -54,6 +55,7 @@ class Service:
     processor: InputProcessor
     metrics: Metrics
     config: ServerConfig
+    queue: QueueBounds = field(default_factory=QueueBounds)
     in_flight: InFlight = field(default_factory=InFlight)
     ignored: IgnoredFields = field(default_factory=IgnoredFields)
     created: int = field(default_factory=lambda: int(time.time()))
@@ -106,15 +108,21 @@ class Service:
         """The response to a completion or chat request. Refused or BadRequest if it cannot be served."""
         try:
             body = self._decoded(request, reader, await self._read_body(request))
-            _set_default_tenant(body, request)
+            key = _key(request)
+            # A full queue is told before any work on the prompt; then with its real size.
+            self.queue.check(key, Load(outputs=1))
+            if key and not body.user:
+                body.user = key
             _set_default_timeout(body, request)
             generation = await process(body)
+            self.queue.check(key, generation.load)
         except (Refused, BadRequest) as error:
             # Later errors are logged by RequestLog; this request does not reach it.
             log_refusal(request.scope, problem_of(error))
             raise
         request_log = RequestLog(generation.outputs, generation.prompt_tokens, request.scope, self.metrics)
-        return GenerationResponse(generation, self.engine, request_log, self.in_flight)
+        held = self.queue.hold(key, generation.load)
+        return GenerationResponse(generation, self.engine, request_log, self.in_flight, held)
 
     def _model_card(self) -> dict[str, object]:
         return {
@@ -153,11 +161,10 @@ class Service:
         return b"".join(pieces)
 
 
-def _set_default_tenant(body: GenerationRequest, request: Request) -> None:
-    """Requests without `user` are accounted to their API key: to a digest of it, so that no key is stored."""
+def _key(request: Request) -> str:
+    """The API key that a request is accounted to: a digest, so that no key is stored. Empty without a key."""
     key = request.headers.get("authorization")
-    if key is not None and not body.user:
-        body.user = f"key {hashlib.sha256(key.encode()).hexdigest()[:16]}"
+    return "" if key is None else f"key {hashlib.sha256(key.encode()).hexdigest()[:16]}"
 
 
 def _set_default_timeout(body: GenerationRequest, request: Request) -> None:

@@ -6,9 +6,7 @@ import msgspec
 from starlette.responses import Response
 
 from transom.errors import BadRequest, EngineDied, TransomError
-
-RETRY_AFTER_SECONDS = 5
-"""A restarted engine usually serves again within this time."""
+from transom.limits import LIMITS
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +56,7 @@ def too_large(message: str) -> Refused:
 
 
 def unavailable(message: str) -> Problem:
-    headers = {"retry-after": str(RETRY_AFTER_SECONDS)}
+    headers = {"retry-after": str(LIMITS.retry_seconds)}
     return Problem(503, message, "server_error", None, "engine_unavailable", headers)
 
 

@@ -139,7 +139,7 @@ HARMLESS = frozenset(
         # Settings of a feature that is off: the field that turns it on is refused.
         "guided_decoding_backend repeat_last_n dry_base dry_allowed_length dry_penalty_last_n "
         "dry_sequence_breakers xtc_threshold mirostat_tau mirostat_eta dynatemp_exponent penalize_nl "
-        "separate_reasoning stream_reasoning include_reasoning logprobs_mode "
+        "separate_reasoning stream_reasoning include_reasoning logprobs_mode include_obfuscation "
     )
 )
 
@@ -162,29 +162,33 @@ class IgnoredFields:
         return ", ".join(shown) or None
 
 
-def check_unhonoured(given: Mapping[str, msgspec.Raw], honoured: frozenset[str]) -> tuple[str, ...]:
-    """The unknown names among the fields of a body. Refused if a field asks for what is not there."""
+def check_unhonoured(
+    given: Mapping[str, msgspec.Raw], honoured: frozenset[str], path: str = ""
+) -> tuple[str, ...]:
+    """The unknown names among the fields of an object. Refused if a field asks for what is not there.
+
+    `path` is written before each name: that of the object within the body.
+    """
     unknown = []
     for name, value in given.items():
         if name in honoured or name in HARMLESS:
             continue
         if name in REFUSED:
-            _check_neutral(name, value)
+            _check_neutral(name, value, path)
         else:
-            unknown.append(name)
+            unknown.append(f"{path}{name}")
     return tuple(unknown)
 
 
-def _check_neutral(name: str, value: msgspec.Raw) -> None:
+def _check_neutral(name: str, value: msgspec.Raw, path: str) -> None:
     neutral, instead = REFUSED[name]
     text = bytes(value)
     if len(text) <= NEUTRAL_BYTES_MAX and is_neutral(_decoded(text), neutral):
         return
     accepted = " or ".join(msgspec.json.encode(entry).decode() for entry in (None, *neutral))
+    given = f"{path}{name} is {_shown_value(text)}, which is not supported"
     raise bad_request(
-        f"{name} is {_shown_value(text)}, which is not supported: {instead}; only {accepted} is accepted",
-        name,
-        "unsupported_value",
+        f"{given}: {instead}; only {accepted} is accepted", f"{path}{name}", "unsupported_value"
     )
 
 
@@ -211,10 +215,14 @@ def unsupported(name: str, reason: str) -> Refused:
     return bad_request(f"{name} is not supported with this value; {reason}", name, "unsupported_value")
 
 
+_PUNCTUATION = str.maketrans(".[]-", "____")
+
+
 def _shown_name(name: str) -> str:
     """A client's text as a header and a log line may hold it: printable ASCII, without separators."""
     cut = name if len(name) <= NAME_SHOWN_MAX else f"{name[: NAME_SHOWN_MAX - 3]}..."
-    return cut if cut and cut.isascii() and cut.replace(".", "_").isidentifier() else ascii(cut)
+    plain = cut.translate(_PUNCTUATION)
+    return cut if plain.isascii() and plain.isidentifier() else ascii(cut)
 
 
 def _shown_value(text: bytes) -> str:

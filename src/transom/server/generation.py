@@ -3,7 +3,7 @@
 import asyncio
 import logging
 from collections.abc import AsyncIterator, Coroutine, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any, TypeVar
 
 from starlette.types import Receive, Scope, Send
@@ -58,12 +58,19 @@ class GenerationResponse:
     """An ASGI response that runs a generation while it is sent, and aborts it if the client disconnects."""
 
     def __init__(
-        self, generation: Generation, engine: Supervisor, request_log: RequestLog, in_flight: InFlight
+        self,
+        generation: Generation,
+        engine: Supervisor,
+        request_log: RequestLog,
+        in_flight: InFlight,
+        held: AbstractContextManager[None],
     ) -> None:
+        """`held`: the block in which the generation counts as in flight."""
         self._generation = generation
         self._engine = engine
         self._log = request_log
         self._in_flight = in_flight
+        self._held = held
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         try:
@@ -79,6 +86,7 @@ class GenerationResponse:
     async def _respond(self, scope: Scope, send: Send) -> None:
         # Leaving the block of `replies` aborts all outputs that the engine has not finished.
         with (
+            self._held,
             self._engine.client.replies() as replies,
             self._in_flight.register(scope[REQUEST_ID], replies),
         ):

@@ -11,7 +11,7 @@ import msgspec
 import numpy as np
 
 from transom.errors import RequestTooLarge
-from transom.limits import LIMITS
+from transom.limits import LIMITS, Limits
 from transom.sampling import shown
 from transom.server import protocol
 from transom.server.errors import bad_request, model_not_found
@@ -22,6 +22,7 @@ from transom.server.responses import ChatFormat, CompletionFormat, ResponseForma
 from transom.server.sampling_params import SamplingParams, chat_params, completion_params
 from transom.text.model_text import Message, ModelText
 from transom.text.output import OutputRules, OutputText
+from transom.text.stops import StopStrings
 from transom.values import Logprobs, Request, RequestId, Sampling, Sibling, Tokens
 
 
@@ -32,6 +33,7 @@ class InputProcessor:
     text: ModelText
     served_name: str
     context: int
+    limits: Limits = LIMITS
     ids: Iterator[int] = field(default_factory=lambda: itertools.count(1))
     """Ids of engine requests. A new engine continues the sequence, so an id is never reused."""
     checking: ThreadPoolExecutor = field(default_factory=lambda: ThreadPoolExecutor(1, "grammar"))
@@ -54,7 +56,7 @@ class InputProcessor:
         params = chat_params(request, self.text.vocabulary)
         params = replace(params, grammar=await self._grammar(request))
         messages = _messages(request.messages)
-        if sum(_length(message.content) for message in request.messages) > LIMITS.loop_characters:
+        if sum(_length(message.content) for message in request.messages) > self.limits.loop_characters:
             tokens = await asyncio.to_thread(self.text.encode_chat, messages)
         else:
             tokens = self.text.encode_chat(messages)
@@ -79,7 +81,7 @@ class InputProcessor:
     async def _prompt(self, prompt: str | list[int], param: str) -> Tokens:
         if isinstance(prompt, list):
             return self._token_ids(prompt, param)
-        if len(prompt) > LIMITS.loop_characters:
+        if len(prompt) > self.limits.loop_characters:
             tokens = await asyncio.to_thread(self.text.encode, prompt)
         else:
             tokens = self.text.encode(prompt)
@@ -107,17 +109,17 @@ class InputProcessor:
         self, prompts: Sequence[Tokens], params: SamplingParams, format: ResponseFormat, param: str
     ) -> Generation:
         outputs = len(prompts) * params.outputs
-        if outputs > LIMITS.outputs:
+        if outputs > self.limits.outputs:
             raise bad_request(
                 f"{len(prompts)} prompts with n {params.outputs} have {outputs} outputs; "
-                f"at most {LIMITS.outputs} are allowed",
+                f"at most {self.limits.outputs} are allowed",
                 "n",
             )
         # The model ends a constrained output where the grammar allows nothing else, so it must be able to.
         endless = params.ignore_eos and not params.grammar
         model_stop_ids = frozenset[int]() if endless else self.text.stop_ids
         stop_ids = model_stop_ids | frozenset(params.stop_ids)
-        rules = OutputRules(self.text.detokenizer, params.stop, stop_ids, params.logprobs)
+        rules = OutputRules(self.text.detokenizer, StopStrings(params.stop), stop_ids, params.logprobs)
         echoes = [tokens if params.echo else None for tokens in prompts for _ in range(params.outputs)]
         return Generation(
             requests=tuple(
@@ -153,7 +155,9 @@ class InputProcessor:
         first, *siblings = samplings
         # With `echo`, the log-probabilities of the prompt are wanted too, from its first token on.
         prompt_from = 0 if params.echo and params.logprobs else None
-        timeout = params.timeout_seconds
+        seconds = self.limits.request_seconds
+        if params.timeout_seconds is not None:
+            seconds = min(seconds, params.timeout_seconds)
         return Request(
             id=RequestId(next(self.ids)),
             prompt=tokens,
@@ -165,7 +169,7 @@ class InputProcessor:
             siblings=tuple(Sibling(RequestId(next(self.ids)), sampling) for sampling in siblings),
             logprobs=Logprobs(params.top, prompt_from),
             # Both processes read the same monotonic clock.
-            deadline=None if timeout is None else time.monotonic() + timeout,
+            deadline=time.monotonic() + seconds,
             tenant=params.tenant,
             grammar=params.grammar,
         )
@@ -201,12 +205,32 @@ def _messages(messages: Sequence[protocol.Message]) -> list[Message]:
 def _message(message: protocol.Message, param: str) -> Message:
     if message.tool_calls:
         raise bad_request(f"{param}.tool_calls is not supported", f"{param}.tool_calls", "unsupported_value")
-    if message.content is None:
+    if message.content is None and message.role != "assistant":
         raise bad_request(f"{param}.content is required", f"{param}.content", "missing_required_parameter")
-    return {"role": message.role, "content": msgspec.to_builtins(message.content)}
+    fields: dict[str, object] = msgspec.to_builtins(message)
+    # An assistant that called a tool or refused has said nothing.
+    content = "" if message.content is None else _content(message.content)
+    return {**{name: value for name, value in fields.items() if value is not None}, "content": content}
+
+
+TEXT_PARTS = ("text", "input_text", "output_text")
+"""Names of a text in chats and in OpenAI's newer API."""
+
+
+def _content(content: str | Sequence[protocol.Part]) -> str | list[dict[str, str]]:
+    """A text, or its parts. The template refuses a part of another type."""
+    if isinstance(content, str):
+        return content
+    return [_part(part) for part in content]
+
+
+def _part(part: protocol.Part) -> dict[str, str]:
+    text = part.refusal if part.type == "refusal" else part.text
+    kind = "text" if part.type in (*TEXT_PARTS, "refusal") else part.type
+    return {"type": kind} if text is None else {"type": kind, "text": text}
 
 
 def _length(content: str | Sequence[protocol.Part] | None) -> int:
     if content is None or isinstance(content, str):
         return len(content or "")
-    return sum(len(part.text or "") for part in content)
+    return sum(len(part.text or part.refusal or "") for part in content)

@@ -26,6 +26,7 @@ from transom.server.app import Service, build_app
 from transom.server.connections import Connection, connections_max
 from transom.server.input_processor import InputProcessor
 from transom.server.metrics import Metrics
+from transom.server.queue_bounds import Bounds, QueueBounds
 from transom.text.model_text import ModelText
 from transom.weights.builtin import builtin_model
 from transom.weights.tokenizer import load_text
@@ -175,8 +176,11 @@ async def serve_async(launch: ServerLaunch, sock: socket.socket, announce: Annou
 
 
 def _service(launch: ServerLaunch, engine: Supervisor, text: ModelText) -> Service:
-    processor = InputProcessor(text, launch.served_name, engine.ready.context)
-    return Service(engine, processor, Metrics(launch.served_name, engine), launch.server)
+    processor = InputProcessor(text, launch.served_name, engine.ready.context, launch.server.limits)
+    server = launch.server
+    bounds = Bounds.of(server.limits, engine.ready.max_running_requests, len(server.api_keys))
+    metrics = Metrics(launch.served_name, engine)
+    return Service(engine, processor, metrics, server, QueueBounds(bounds))
 
 
 async def _start_engine(launch: EngineLaunch, signals: StopSignals) -> Supervisor | None:

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 from transom.engine.client import Replies
 from transom.server.errors import Refused, bad_request, internal, unavailable
+from transom.server.queue_bounds import Load
 from transom.server.request_log import RequestLog
 from transom.server.responses import PromptDetails, ResponseFormat, UsageBody
 from transom.server.sampling_params import Streaming
@@ -35,6 +36,10 @@ class Generation:
     @property
     def prompt_tokens(self) -> int:
         return sum(len(request.prompt) for request in self.requests)
+
+    @property
+    def load(self) -> Load:
+        return Load(len(self.outputs), self.prompt_tokens)
 
 
 class OutputProcessor:

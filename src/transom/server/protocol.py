@@ -4,13 +4,13 @@ Optional fields are None when they are absent or null: OpenAI's API treats both 
 of the fields that are not in these structs.
 """
 
-import json
 import re
-from collections.abc import Iterator
+from itertools import chain
 from typing import Any, Generic, TypeVar
 
 import msgspec
 
+from transom.json_text import JSON_ERRORS, JsonError, check_nesting, explained, fields_of
 from transom.server.errors import Refused, bad_request
 from transom.server.fields import check_unhonoured
 from transom.values import PauseMode, UpdateMode
@@ -103,15 +103,21 @@ class CompletionRequest(GenerationRequest, kw_only=True):
 
 
 class Part(msgspec.Struct):
-    """One part of a message's content. Only the type `text` is supported."""
+    """One part of a message's content. Only texts are supported."""
 
     type: str
     text: str | None = None
+    refusal: str | None = None
 
 
-class Message(msgspec.Struct):
+class Message(msgspec.Struct, omit_defaults=True):
+    """One message. Fields beside `role` and `content` are variables of the chat template."""
+
     role: str
     content: str | list[Part] | None = None
+    name: str | None = None
+    refusal: str | None = None
+    reasoning_content: str | None = None
     tool_calls: list[Any] | None = None
 
 
@@ -147,16 +153,33 @@ class UpdateRequest(msgspec.Struct):
 
 T = TypeVar("T", bound=msgspec.Struct)
 
+
 # Possessive repeats: without backtracking, a long key takes no memory.
-_KEY = re.compile(rb'\s*+("(?:[^"\\]++|\\.)*+")\s*+:\s*+', re.DOTALL)
-_AFTER = re.compile(rb"\s*[,}]")
-_HALF_PAIR = re.compile(rb"\\u[dD][89a-fA-F]")
-_BYTE = re.compile(r"\(byte (\d+)\)$")
-EXCERPT_BYTES = 24
-FIELDS_MAX = 512
-"""Fields of a body. The largest struct has some forty."""
-OBJECTS_MAX = 20_000
-"""Objects in one field of a body: each costs the event loop about 0.3 microseconds."""
+def _names(kind: type[msgspec.Struct]) -> frozenset[str]:
+    return frozenset(field.encode_name for field in msgspec.structs.fields(kind))
+
+
+class Nested:
+    """A field whose value is an object, or a list of objects, with fields of the struct `kind`."""
+
+    def __init__(self, kind: type[msgspec.Struct]) -> None:
+        self._honoured = _names(kind)
+        objects = dict[str, msgspec.Raw]
+        self._decode = msgspec.json.Decoder(list[objects] | objects | None).decode
+
+    def unknown(self, field: str, value: msgspec.Raw) -> tuple[str, ...]:
+        """The paths of unknown fields. Refused if a field asks for what is not there."""
+        decoded = self._decode(value)
+        if isinstance(decoded, list):
+            found = [
+                check_unhonoured(given, self._honoured, f"{field}[{index}].")
+                for index, given in enumerate(decoded)
+            ]
+            return tuple(chain.from_iterable(found))
+        return check_unhonoured(decoded or {}, self._honoured, f"{field}.")
+
+
+_NESTED = {"messages": Nested(Message), "stream_options": Nested(StreamOptions)}
 
 
 class Reader(Generic[T]):
@@ -164,8 +187,11 @@ class Reader(Generic[T]):
 
     def __init__(self, kind: type[T]) -> None:
         self._decode = msgspec.json.Decoder(kind).decode
-        self._fields = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
-        self._honoured = frozenset(field.encode_name for field in msgspec.structs.fields(kind))
+        fields = msgspec.structs.fields(kind)
+        self._honoured = _names(kind)
+        # Values of any shape, and messages, which contain such values.
+        self._free = {one.encode_name for one in fields if "Any" in str(one.type) or one.name == "messages"}
+        self._nested = {name: nested for name, nested in _NESTED.items() if name in self._honoured}
 
     def read(self, body: bytes) -> tuple[T, tuple[str, ...]]:
         """The decoded body, and the names of its unknown fields.
@@ -175,11 +201,21 @@ class Reader(Generic[T]):
         """
         try:
             value = self._decode(body)
-            given = self._fields(body)
-            _check_duplicates(body, given)
-        except (msgspec.DecodeError, ValueError, RecursionError) as error:
-            raise _refusal(error, body) from None
-        return value, check_unhonoured(given, self._honoured)
+        except msgspec.ValidationError as error:
+            raise _type_mismatch(str(error)) from None
+        except JSON_ERRORS as error:
+            raise _invalid(explained(error, body)) from None
+        try:
+            given = fields_of(body)
+            for name in self._free & given.keys():
+                check_nesting(name, bytes(given[name]))
+        except JsonError as error:
+            raise _invalid(error) from None
+        unknown = check_unhonoured(given, self._honoured)
+        for name, nested in self._nested.items():
+            if name in given:
+                unknown += nested.unknown(name, given[name])
+        return value, unknown
 
 
 read_completion = Reader(CompletionRequest)
@@ -189,78 +225,9 @@ read_pause = Reader(PauseRequest)
 read_update = Reader(UpdateRequest)
 
 
-def _check_duplicates(body: bytes, given: dict[str, msgspec.Raw]) -> None:
-    """Refused if an object has a key twice: JSON parsers disagree about which value counts."""
-    seen = set[str]()
-    for name in _keys(body, given):
-        if name in seen:
-            raise _duplicate(name)
-        seen.add(name)
-        if len(seen) > FIELDS_MAX:
-            raise bad_request(f"the body has more than {FIELDS_MAX} fields, the maximum")
-    for name, value in given.items():
-        text = bytes(value)
-        # Only objects have keys. Prompts of token ids, the longest values of all, are not parsed again.
-        if text[:1] in (b"{", b"[") and b"{" in text:
-            _check_objects(name, text)
-
-
-def _keys(body: bytes, given: dict[str, msgspec.Raw]) -> Iterator[str]:
-    """The keys of the outermost object, in order. `body` is valid JSON, and `given` are its last values.
-
-    Values are skipped by their length. Where that does not lead to the next key, the value is not the last
-    one of its key, so the key is yielded twice.
-    """
-    at = body.index(b"{") + 1
-    while (key := _KEY.match(body, at)) is not None:
-        name = msgspec.json.decode(key[1], type=str)
-        yield name
-        after = _AFTER.match(body, key.end() + len(bytes(given[name])))
-        if after is None:
-            yield name
-            return
-        at = after.end()
-
-
-def _check_objects(field: str, text: bytes) -> None:
-    count = 0
-
-    def check(pairs: list[tuple[str, object]]) -> None:
-        nonlocal count
-        count += 1
-        if count > OBJECTS_MAX:
-            raise bad_request(f"{field} holds more than {OBJECTS_MAX} JSON objects, the maximum", field)
-        seen = set[str]()
-        for name, _ in pairs:
-            if name in seen:
-                raise _duplicate(name, field)
-            seen.add(name)
-
-    json.loads(text, object_pairs_hook=check, parse_int=len, parse_float=len)
-
-
-def _duplicate(name: str, within: str | None = None) -> Refused:
-    where = f"an object in {within}" if within else "the body"
-    cut = name[:64]
-    message = f"{where} has the key {cut!a} twice; each key may occur once"
-    return bad_request(message, within[:64] if within else cut)
-
-
-def _refusal(error: Exception, body: bytes) -> Refused:
-    if isinstance(error, msgspec.ValidationError):
-        return _type_mismatch(str(error))
-    if isinstance(error, RecursionError):
-        return bad_request("the body is nested too deeply", code="invalid_json")
-    if _HALF_PAIR.search(body):
-        # msgspec calls half a pair "truncated".
-        error = ValueError("a string has an unpaired surrogate, \\ud800 to \\udfff, or another error")
-    where = _BYTE.search(str(error))
-    near = ""
-    if where is not None:
-        at = int(where[1])
-        excerpt = body[max(0, at - EXCERPT_BYTES) : at + EXCERPT_BYTES].decode("utf-8", "replace")
-        near = f", near {excerpt!a}"
-    return bad_request(f"the body is not valid JSON: {error}{near}", code="invalid_json")
+def _invalid(error: JsonError) -> Refused:
+    code = "invalid_json" if error.field is None else "invalid_value"
+    return bad_request(f"the body is refused: {error.message}", error.field, code)
 
 
 def _type_mismatch(text: str) -> Refused:

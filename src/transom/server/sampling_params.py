@@ -150,6 +150,14 @@ def _stop(stop: str | list[str] | None) -> tuple[str, ...]:
                 f"a stop string has {len(string)} characters; it must have 1 to {LIMITS.stop_characters}",
                 "stop",
             )
+    # The automaton that finds them has a state for each character.
+    total = sum(map(len, strings))
+    if total > LIMITS.stop_characters_in_all:
+        raise bad_request(
+            f"the stop strings have {total} characters; "
+            f"together they may have {LIMITS.stop_characters_in_all}",
+            "stop",
+        )
     # Without duplicates, in order.
     return tuple(dict.fromkeys(strings))
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from transom.text.detokenize import Detokenizer
-from transom.text.stops import StopMatcher
+from transom.text.stops import NO_STOPS, StopMatcher, StopStrings
 from transom.values import FinishReason, Tokens, Usage
 
 
@@ -41,7 +41,7 @@ class OutputRules:
 
     detokenizer: Callable[[], Detokenizer]
     """Makes a detokenizer; each text stream needs one of its own."""
-    stop: tuple[str, ...] = ()
+    stops: StopStrings = NO_STOPS
     stop_ids: frozenset[int] = frozenset()
     """Tokens that end the output and add no text."""
     logprobs: bool = False
@@ -64,7 +64,7 @@ class OutputText:
         """The engine's token counts, set by `end`."""
         self._rules = rules
         self._detokenizer = rules.detokenizer()
-        self._stops = StopMatcher(rules.stop)
+        self._stops = StopMatcher(rules.stops)
         self._text: list[str] = []
         self._tokens: list[TokenLogprob] = []
         self._length = 0

@@ -70,7 +70,7 @@ def test_an_interrupted_run_resumes_and_a_torn_line_is_answered_again(tmp_path: 
 
 WRONG: dict[str, tuple[Any, str]] = {
     "no object": ([1], "line 2: not a JSON object"),
-    "no id": ({**line(1), "custom_id": ""}, "line 2: custom_id must be a non-empty string"),
+    "no id": ({**line(1), "custom_id": ""}, "line 2: custom_id must be a string of 1 to 512 characters"),
     "no body": ({"custom_id": "a", "url": "/v1/completions"}, "line 2: body is missing"),
     "other url": (line(1, url="/v1/embeddings"), "line 2: url is '/v1/embeddings'"),
     "other method": (line(1, method="GET"), "line 2: method is not POST"),
@@ -88,11 +88,44 @@ def test_a_wrong_line_is_named_before_anything_is_computed(second: Any, says: st
 def test_a_line_that_is_not_json_or_not_text_is_named(tmp_path: Path) -> None:
     path = tmp_path / "in.jsonl"
     path.write_text('{"custom_id": \n')
-    with pytest.raises(ConfigError, match=r"line 1: not JSON: .* at column"):
+    with pytest.raises(ConfigError, match=r"line 1: not valid JSON"):
         read_requests(path)
     path.write_bytes(b"\xff\xfe\n")
-    with pytest.raises(ConfigError, match="is not UTF-8 text"):
+    with pytest.raises(ConfigError, match="line 1: not valid JSON"):
         read_requests(path)
+
+
+ODD: dict[str, tuple[bytes, str]] = {
+    "half a surrogate pair": (b'{"custom_id": "\\ud800", "url": "/v1/completions", "body": {}}', "surrogate"),
+    "NaN": (b'{"custom_id": "a", "url": "/v1/completions", "body": {"temperature": NaN}}', "near"),
+    "deep": (b'{"custom_id": "a", "url": "x", "body": ' + b"[" * 9_000 + b"]" * 9_000 + b"}", "deep"),
+    "a key twice": (b'{"custom_id": "a", "custom_id": "b", "url": "x", "body": {}}', "custom_id.* twice"),
+    "a key of the body twice": (
+        b'{"custom_id": "a", "url": "/v1/completions", "body": {"n": 1, "n": 2}}',
+        "body.* 'n' twice",
+    ),
+    "a huge number": (b'{"custom_id": ' + b"1" * 9_000 + b', "url": "x", "body": {}}', "custom_id|range"),
+    "a long id": (b'{"custom_id": "' + b"x" * 513 + b'", "url": "x", "body": {}}', "512"),
+    "a body of another kind": (b'{"custom_id": "a", "url": "/v1/completions", "body": [1]}', "body: not a"),
+}
+
+
+@pytest.mark.parametrize(("second", "says"), ODD.values(), ids=ODD)
+def test_odd_json_is_refused_before_anything_is_computed(second: bytes, says: str, tmp_path: Path) -> None:
+    path = tmp_path / "in.jsonl"
+    path.write_bytes(json.dumps(line(0)).encode() + b"\n" + second + b"\n")
+    with pytest.raises(ConfigError, match=f"line 2: .*{says}") as caught:
+        read_requests(path)
+    assert len(str(caught.value)) < 400 and str(caught.value).isprintable()
+
+
+def test_a_line_may_hold_every_other_line_separator_of_unicode(tmp_path: Path) -> None:
+    separators = "\u2028 \u2029 \x85 \x0b \x0c \x1c"
+    text = json.dumps(line(0, prompt=separators), ensure_ascii=False)
+    path = tmp_path / "in.jsonl"
+    path.write_text(f"{text}\r\n\n", encoding="utf-8", newline="")
+    (request,) = read_requests(path)
+    assert json.loads(request.body)["prompt"].startswith(separators)
 
 
 def test_an_output_file_that_holds_something_else_is_left_alone(tmp_path: Path) -> None:

@@ -53,14 +53,14 @@ def test_the_header_sets_the_block_size_and_empty_lines_are_skipped(tmp_path: Pa
 @pytest.mark.parametrize(
     ("line", "message"),
     [
-        ("{", "not JSON"),
-        ([1], "an object is expected, not list"),
+        ("{", "not valid JSON"),
+        ([1], "not a JSON object"),
         ({**GOOD, "promt": 1}, "unknown field 'promt'"),
         ({"arrival": 0, "prompt": [1]}, "neither outputs and output_length"),
         ({**GOOD, "timestamp": 1}, "both arrival and timestamp"),
         ({**GOOD, "arrival": -1}, "arrival is -1; a time of at least 0"),
         ({**GOOD, "arrival": True}, "arrival is True"),
-        ({**GOOD, "arrival": float("nan")}, "arrival is nan"),
+        ({**GOOD, "arrival": float("nan")}, "near"),
         ({**GOOD, "prompt": []}, "prompt: a list of at least one number"),
         ({**GOOD, "prompt": [1, 2.5]}, "prompt has 2.5"),
         ({**GOOD, "prompt": [1, 1 << 31]}, "prompt has 2147483648"),
@@ -85,10 +85,36 @@ def test_an_error_names_its_line(tmp_path: Path, line: object, message: str) -> 
 
 
 def test_a_missing_empty_or_binary_file_is_refused_in_one_line(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="No such file"):
+    with pytest.raises(ConfigError, match="no such file"):
         read_trace(tmp_path / "none.jsonl")
     with pytest.raises(ConfigError, match="no requests"):
         read_trace(written(tmp_path, ""))
     (tmp_path / "binary").write_bytes(b"\xff\xfe\x00")
-    with pytest.raises(ConfigError, match="not UTF-8"):
+    with pytest.raises(ConfigError, match="not valid JSON"):
         read_trace(tmp_path / "binary")
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        (b'{"arrival": 0, "prompt": ' + b"[" * 9_000 + b"]" * 9_000 + b"}", "nested"),
+        (b'{"arrival": 0, "tenant": "\\udc00"}', "surrogate"),
+        (b'{"arrival": 0, "arrival": 1}', "'arrival' twice"),
+        (b'{"arrival": ' + b"9" * 9_000 + b"}", ""),
+        (b'{"arrival": 0, "priority": ' + b"9" * 300 + b', "prompt": [1], "outputs": [1]}', "priority is 99"),
+        (b'{"\xe2\x80\xa8\\u001b[31m": 0}', "unknown field '\\u2028\\x1b[31m'"),
+    ],
+)
+def test_odd_json_is_an_error_of_its_line(tmp_path: Path, line: bytes, message: str) -> None:
+    path = tmp_path / "trace.jsonl"
+    path.write_bytes(json.dumps(GOOD).encode() + b"\n" + line + b"\n")
+    with pytest.raises(ConfigError, match=f"{path}:2: ") as error:
+        read_trace(path)
+    assert message in str(error.value) and str(error.value).isprintable() and len(str(error.value)) < 400
+
+
+def test_a_name_may_hold_every_line_separator_of_unicode(tmp_path: Path) -> None:
+    path = tmp_path / "trace.jsonl"
+    line = json.dumps({**GOOD, "tenant": "a\u2028b\u2029\x85c"}, ensure_ascii=False)
+    path.write_text(f"{line}\n{line}\r\n\n", encoding="utf-8", newline="")
+    assert [arrival.tenant for arrival in read_trace(path).arrivals] == ["a\u2028b\u2029\x85c"] * 2

@@ -2,14 +2,17 @@
 
 import json
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+
+import msgspec
 
 from transom.errors import ConfigError
+from transom.json_text import JSON_ERRORS, JsonError, fields_of, object_of, read_lines
 
 ENDPOINTS = ("/v1/chat/completions", "/v1/completions")
+CUSTOM_ID_CHARACTERS_MAX = 512
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,57 +28,41 @@ def read_requests(path: Path) -> list[BatchRequest]:
     """All requests of a file. ConfigError, naming the line, if one is invalid: before any is computed."""
     requests: list[BatchRequest] = []
     seen: dict[str, int] = {}
-    for number, line in enumerate(_lines(path), 1):
-        if not line.strip():
-            continue
+    for number, line in read_lines(path):
         try:
-            request = _request(json.loads(line))
-        except (ValueError, TypeError, KeyError, RecursionError) as error:
-            raise ConfigError(f"{path}: line {number}: {_reason(error)}") from error
+            request = _request(line)
+        except (JsonError, ValueError, TypeError) as error:
+            raise ConfigError(f"{path}: line {number}: {error}") from None
+        except KeyError as error:
+            raise ConfigError(f"{path}: line {number}: {error.args[0]} is missing") from None
         if (before := seen.get(request.custom_id)) is not None:
-            same = f"custom_id {request.custom_id!r} is already used in line {before}"
+            same = f"custom_id {request.custom_id!a} is already used in line {before}"
             raise ConfigError(f"{path}: line {number}: {same}")
         seen[request.custom_id] = number
         requests.append(request)
     return requests
 
 
-def _reason(error: Exception) -> str:
-    match error:
-        case json.JSONDecodeError():
-            return f"not JSON: {error.msg} at column {error.colno}"
-        case KeyError():
-            return f"{error.args[0]} is missing"
-        case _:
-            return str(error)
-
-
-def _request(line: Any) -> BatchRequest:
-    """ValueError, TypeError or KeyError if the line is not a batch request."""
-    if not isinstance(line, dict):
-        raise TypeError("not a JSON object")
-    custom_id, endpoint, body = line["custom_id"], line["url"], line["body"]
-    if not isinstance(custom_id, str) or not custom_id:
-        raise TypeError("custom_id must be a non-empty string")
-    if line.get("method", "POST") != "POST":
+def _request(line: bytes) -> BatchRequest:
+    """JsonError, ValueError, TypeError or KeyError if the line is not a batch request."""
+    given = fields_of(line)
+    # The body is answered as it was written: its endpoint checks it, like any body.
+    body = bytes(given.pop("body"))
+    fields = object_of(msgspec.json.encode(given))
+    custom_id, endpoint = fields["custom_id"], fields["url"]
+    if not isinstance(custom_id, str) or not 1 <= len(custom_id) <= CUSTOM_ID_CHARACTERS_MAX:
+        raise TypeError(f"custom_id must be a string of 1 to {CUSTOM_ID_CHARACTERS_MAX} characters")
+    if fields.get("method", "POST") != "POST":
         raise ValueError("method is not POST")
     if endpoint not in ENDPOINTS:
-        raise ValueError(f"url is {endpoint!r}; it must be one of {', '.join(ENDPOINTS)}")
-    if not isinstance(body, dict):
-        raise TypeError("body is not a JSON object")
-    if body.get("stream"):
-        raise ValueError("body.stream is not supported in a batch")
-    return BatchRequest(custom_id, endpoint, json.dumps(body).encode())
-
-
-def _lines(path: Path) -> Iterator[str]:
+        raise ValueError(f"url is {str(endpoint)[:64]!a}; it must be one of {', '.join(ENDPOINTS)}")
     try:
-        with path.open(encoding="utf-8") as file:
-            yield from file
-    except OSError as error:
-        raise ConfigError(f"{path}: {(error.strerror or str(error)).lower()}") from error
-    except UnicodeDecodeError as error:
-        raise ConfigError(f"{path}: is not UTF-8 text") from error
+        stream = fields_of(body).get("stream", msgspec.Raw(b"null"))
+    except JsonError as error:
+        raise ValueError(f"body: {error}") from None
+    if bytes(stream) not in (b"null", b"false"):
+        raise ValueError("body.stream is not supported in a batch")
+    return BatchRequest(custom_id, endpoint, body)
 
 
 class Answers:
@@ -117,6 +104,13 @@ class Answers:
             os.fsync(self._file.fileno())
 
 
+class _Answer(msgspec.Struct):
+    custom_id: str
+
+
+_decode_answer = msgspec.json.Decoder(_Answer).decode
+
+
 def _complete_lines(lines: Iterable[bytes]) -> tuple[int, set[str]]:
     """Size of the complete lines in bytes, and their custom_ids. ConfigError if the file is another kind."""
     size, answered = 0, set[str]()
@@ -124,8 +118,8 @@ def _complete_lines(lines: Iterable[bytes]) -> tuple[int, set[str]]:
         if not line.endswith(b"\n"):
             break
         try:
-            answered.add(json.loads(line)["custom_id"])
-        except (ValueError, TypeError, KeyError) as error:
+            answered.add(_decode_answer(line).custom_id)
+        except JSON_ERRORS as error:
             raise ConfigError("the output file is not a file of answers; name another one") from error
         size += len(line)
     return size, answered
