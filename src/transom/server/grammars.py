@@ -4,8 +4,7 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
 
-import msgspec
-
+from transom.json_text import JsonError, object_of
 from transom.server.errors import Refused, bad_request
 from transom.server.protocol import ConstrainedRequest, OutputFormat, StructuredOutputs
 from transom.text.grammar import (
@@ -114,9 +113,9 @@ def _of_schema(schema: Any, name: str, whitespace: str) -> str:
     """The schema may be an object, or its JSON as a text."""
     if isinstance(schema, str):
         try:
-            schema = msgspec.json.decode(schema)
-        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-            raise bad_request(f"{name} is not valid JSON: {error}", name) from None
+            schema = object_of(schema.encode())
+        except JsonError as error:
+            raise bad_request(f"{name}: {error.message}", name) from None
     return schema_grammar(schema, name, whitespace)
 
 
