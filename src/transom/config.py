@@ -13,8 +13,10 @@ CACHE_POLICIES = ("value", "lru", "lfu", "fifo", "priority")
 SCHEDULE_POLICIES = ("lpm", "fcfs", "srpt", "priority")
 LOG_LEVELS = ("debug", "info", "warning", "error")
 LOG_FORMATS = ("text", "json")
+DEFAULT_ADDRESS = ("127.0.0.1", 8000)
 
 _BYTES = re.compile(r"(\d+(?:\.\d+)?)\s*([kmgt]?)(?:i?b)?", re.IGNORECASE)
+_ROOT_PATH = re.compile(r"(/[A-Za-z0-9_~-][A-Za-z0-9._~-]*)+")
 _UNITS = {"": 0, "k": 10, "m": 20, "g": 30, "t": 40}
 
 
@@ -93,9 +95,17 @@ class LogConfig:
 class ServerConfig:
     """Settings of the HTTP server."""
 
-    host: str = "127.0.0.1"
-    port: int = 8000
+    host: str = DEFAULT_ADDRESS[0]
+    port: int = DEFAULT_ADDRESS[1]
     """0: the operating system chooses one."""
+    uds: str | None = None
+    """The path of a Unix socket, in place of host and port."""
+    ssl_certfile: str | None = None
+    """A PEM file: with it the server speaks TLS."""
+    ssl_keyfile: str | None = None
+    """The private key of the certificate; None: it is in the certificate's file."""
+    root_path: str = ""
+    """A prefix that a proxy leaves on the paths of requests, such as `/llm`."""
     served_model_name: str | None = None
     api_keys: tuple[str, ...] = field(default=(), repr=False)
     """Each request must carry one of them. Empty: no authentication."""
@@ -103,6 +113,19 @@ class ServerConfig:
 
     def __post_init__(self) -> None:
         _within("--port", self.port, 0, 65535)
+        if not self.host:
+            raise ConfigError("--host must not be empty; 0.0.0.0 listens on all networks")
+        if self.uds is not None and (self.host, self.port) != DEFAULT_ADDRESS:
+            raise ConfigError("--uds takes the place of --host and --port; give only one of them")
+        if self.uds == "":
+            raise ConfigError("--uds must not be empty; give the path of a socket")
+        if self.ssl_keyfile is not None and self.ssl_certfile is None:
+            raise ConfigError("--ssl-keyfile is the key of a certificate; give --ssl-certfile too")
+        if self.root_path and not _ROOT_PATH.fullmatch(self.root_path):
+            raise ConfigError(
+                f"--root-path is {self.root_path!r}; it must begin with / and not end with it, "
+                "and have letters, digits and -._~ between, such as /llm or /models/llm"
+            )
         for key in self.api_keys:
             if not key.isascii() or not key.isprintable() or not key.strip() or key != key.strip():
                 raise ConfigError(

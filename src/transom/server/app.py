@@ -111,8 +111,7 @@ class Service:
             key = _key(request)
             # A full queue is told before any work on the prompt; then with its real size.
             self.queue.check(key, Load(outputs=1))
-            if key and not body.user:
-                body.user = key
+            _set_default_tenant(body, request)
             _set_default_timeout(body, request)
             generation = await process(body)
             self.queue.check(key, generation.load)
@@ -165,6 +164,11 @@ def _key(request: Request) -> str:
     """The API key that a request is accounted to: a digest, so that no key is stored. Empty without a key."""
     key = request.headers.get("authorization")
     return "" if key is None else f"key {hashlib.sha256(key.encode()).hexdigest()[:16]}"
+
+
+def _set_default_tenant(body: GenerationRequest, request: Request) -> None:
+    """Requests without `user` are accounted to their API key."""
+    body.user = body.user or _key(request) or None
 
 
 def _set_default_timeout(body: GenerationRequest, request: Request) -> None:

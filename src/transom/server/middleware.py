@@ -56,6 +56,24 @@ def _request_id(scope: Scope) -> bytes:
     return uuid.uuid4().hex.encode()
 
 
+class RootPath:
+    """Takes `--root-path` off the paths of requests, for a proxy that forwards `/llm/v1/models` unchanged.
+
+    A proxy may as well take it off itself: paths without the prefix are served too. All layers inside see the
+    same path in both cases, so a rule for a path cannot be passed by with the prefix.
+    """
+
+    def __init__(self, app: ASGIApp, root: str) -> None:
+        self._app = app
+        self._root = root
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if self._root and scope["type"] == "http" and scope["path"].startswith(f"{self._root}/"):
+            raw = scope["raw_path"].removeprefix(self._root.encode("ascii"))
+            scope = {**scope, "path": scope["path"].removeprefix(self._root), "raw_path": raw}
+        await self._app(scope, receive, send)
+
+
 class ApiKeys:
     """API-key authentication by `Authorization: Bearer KEY`. Requests without a valid key get 401.
 
