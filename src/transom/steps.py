@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol
 
-from transom.values import RequestId, SampledToken, Sampling, Tokens
+from transom.values import LogitRules, RequestId, SampledToken, Sampling, Tokens
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +54,19 @@ class Constraint(NamedTuple):
     outputs: Tokens
 
 
+class RuledOutput(NamedTuple):
+    """What the logit rules of a span depend on. `tokens` are the prompt's first `prompt` and the outputs."""
+
+    rules: LogitRules
+    tokens: Tokens
+    prompt: int
+    stop_ids: frozenset[int]
+
+    @property
+    def outputs(self) -> Tokens:
+        return self.tokens[self.prompt :]
+
+
 class SpanWork(NamedTuple):
     """Compute `tokens` at positions `[start, start + len(tokens))` of row `row`.
 
@@ -65,6 +78,7 @@ class SpanWork(NamedTuple):
                      again
     siblings         further samples from the same logits, one for each
     prompt_logprobs  positions that give the logprobs of prompt tokens
+    ruled            how logits are changed before sampling, if they are
     top              number of alternatives reported with each sampled token and each prompt logprob
     constraint       tokens that may be sampled; siblings have the same
     """
@@ -79,6 +93,7 @@ class SpanWork(NamedTuple):
     siblings: tuple[Sampling, ...] = ()
     prompt_logprobs: PromptLogprobSpan | None = None
     top: int = 0
+    ruled: RuledOutput | None = None
     constraint: Constraint | None = None
 
     @property
@@ -98,7 +113,7 @@ class StepWork:
         assert self.spans, "a step without spans"
         for span in self.spans:
             assert 0 <= span.clip <= span.start and len(span.tokens), span
-            assert span.sampling is not None or not span.siblings, span
+            assert span.sampling is not None or not (span.siblings or span.ruled), span
             wanted = span.prompt_logprobs
             assert wanted is None or span.start <= wanted.start < wanted.end <= span.end, span
 

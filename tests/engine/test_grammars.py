@@ -35,7 +35,16 @@ from transom.text.detokenize import decode
 from transom.text.grammar import NO_WHITESPACE, choice_grammar, regex_grammar, schema_grammar
 from transom.text.tokenizer import Tokenizer
 from transom.text.vocabulary import Vocabulary
-from transom.values import FinishReason, Logprobs, Request, RequestId, Sampling, Sibling, TokenSampled
+from transom.values import (
+    FinishReason,
+    LogitRules,
+    Logprobs,
+    Request,
+    RequestId,
+    Sampling,
+    Sibling,
+    TokenSampled,
+)
 from transom.weights.gguf import read_gguf
 from transom.weights.vocabulary import read_vocabulary
 from transom.wire import Abort, AbortAll, Submit
@@ -310,7 +319,6 @@ def test_a_grammar_that_cannot_be_compiled_refuses_its_request_only(model: Model
         rejected += engine.iterate([]).rejected
     assert [one.request for one in rejected] == [1, 2]
     assert "no_such_token" in str(rejected[0].error)
-    assert RequestId(9) in engine.scheduler.unfinished()
 
 
 def test_an_engine_without_a_vocabulary_refuses_grammars(model: Model) -> None:
@@ -368,3 +376,12 @@ def test_compiled_grammars_are_shared_and_bounded(words: Vocabulary) -> None:
         masks.compile(regex_grammar(f"a{number}", "regex"))
     assert masks.compile(GRAMMARS[0]) is not first
     masks.close()
+
+
+def test_rules_apply_within_the_grammar_and_never_break_it(model: Model, words: Vocabulary) -> None:
+    """A ban that would leave no token does not apply: the grammar ends before `min_tokens`."""
+    rules = LogitRules(min_tokens=20, allowed=np.array([40], np.int32))
+    request = replace(request_with(regex_grammar("[0-9]{3}", "regex")), stop_ids=words.stop_ids, rules=rules)
+    tokens, reason = alone(model, words, request, choose_ops(1))
+    assert len(tokens) == 4 and tokens[-1].token in words.stop_ids
+    assert reason is FinishReason.STOP

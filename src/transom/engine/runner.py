@@ -8,12 +8,13 @@ from dataclasses import replace
 import numpy as np
 
 from transom.engine.batch import assemble, sampled_rows, sampling_rows
+from transom.engine.logit_rules import apply_rules
 from transom.engine.masks import Masks, StepMasks
 from transom.models.decoder import head, hidden
 from transom.models.spec import Model
 from transom.ops.protocol import F32, I32, Ops
 from transom.ops.store import KVStore
-from transom.steps import SpanWork, StepResult, StepWork
+from transom.steps import RuledOutput, SpanWork, StepResult, StepWork
 from transom.values import Alternative, SampledToken
 
 PROMPT_LOGPROB_ROWS = 64
@@ -106,7 +107,15 @@ class ModelRunner:
         outputs = [1 + len(span.siblings) for span in spans]
         if len(logits) < sum(outputs):
             logits = np.repeat(logits, outputs, axis=0)
+        ruled = _ruled_rows(spans, outputs)
+        plain = logits[list(ruled)]  # a copy
+        for row, output in ruled.items():
+            apply_rules(logits[row], output)
         tokens, logprobs = self._ops.sample(logits, sampling_rows(work))
+        if ruled:
+            # Log-probabilities are the model's own.
+            logits[list(ruled)] = plain
+            logprobs[list(ruled)] = self._ops.logprobs(plain, tokens[list(ruled)], 0)[0]
         if not any(span.top for span in spans):
             return map(SampledToken, tokens.tolist(), logprobs.tolist())
         tops = [span.top for span, count in zip(spans, outputs, strict=True) for _ in range(count)]
@@ -134,6 +143,18 @@ class ModelRunner:
             for row, top in enumerate(tops)
         ]
         return list(map(SampledToken, tokens.tolist(), logprobs.tolist(), alternatives))
+
+
+def _ruled_rows(spans: Sequence[SpanWork], outputs: Sequence[int]) -> dict[int, RuledOutput]:
+    """By row of logits: the outputs with logit rules. `outputs[i]` rows in turn belong to span i."""
+    rows: dict[int, RuledOutput] = {}
+    row = 0
+    for span, count in zip(spans, outputs, strict=True):
+        if span.ruled is not None:
+            # Siblings sample their first tokens: so far all have the same outputs, that is none.
+            rows |= dict.fromkeys(range(row, row + count), span.ruled)
+        row += count
+    return rows
 
 
 def _prompt_tokens(span: SpanWork) -> I32:

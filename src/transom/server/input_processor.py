@@ -6,6 +6,7 @@ import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
+from functools import partial
 
 import msgspec
 import numpy as np
@@ -42,9 +43,10 @@ class InputProcessor:
     async def completion(self, request: CompletionRequest) -> Generation:
         """Refused or BadRequest if the request cannot be served."""
         self._check_model(request.model)
-        params = completion_params(request, self.text.vocabulary)
+        params = completion_params(request, self.text.vocabulary, self._word)
         params = replace(params, grammar=await self._grammar(request))
-        prompts = [await self._prompt(prompt, param) for prompt, param in _prompts(request.prompt)]
+        bos = request.add_special_tokens is not False
+        prompts = [await self._prompt(prompt, param, bos) for prompt, param in _prompts(request.prompt)]
         format = CompletionFormat(
             self.served_name, self.text.piece, null_usage=_null_usage(params), logprobs=params.logprobs
         )
@@ -53,7 +55,7 @@ class InputProcessor:
     async def chat(self, request: ChatRequest) -> Generation:
         """Refused or BadRequest if the request cannot be served."""
         self._check_model(request.model)
-        params = chat_params(request, self.text.vocabulary)
+        params = chat_params(request, self.text.vocabulary, self._word)
         params = replace(params, grammar=await self._grammar(request))
         messages = _messages(request.messages)
         if sum(_length(message.content) for message in request.messages) > self.limits.loop_characters:
@@ -78,16 +80,19 @@ class InputProcessor:
 
     # ---------------------------------------------------------------- prompts
 
-    async def _prompt(self, prompt: str | list[int], param: str) -> Tokens:
+    async def _prompt(self, prompt: str | list[int], param: str, bos: bool) -> Tokens:
         if isinstance(prompt, list):
             return self._token_ids(prompt, param)
         if len(prompt) > self.limits.loop_characters:
-            tokens = await asyncio.to_thread(self.text.encode, prompt)
+            tokens = await asyncio.to_thread(self.text.encode, prompt, bos=bos)
         else:
-            tokens = self.text.encode(prompt)
+            tokens = self.text.encode(prompt, bos=bos)
         if not len(tokens):
             raise bad_request(f"{param} is empty", param)
         return tokens
+
+    def _word(self, word: str) -> Tokens:
+        return self.text.encode(word, bos=False)
 
     def _token_ids(self, ids: list[int], param: str) -> Tokens:
         if not ids:
@@ -119,7 +124,14 @@ class InputProcessor:
         endless = params.ignore_eos and not params.grammar
         model_stop_ids = frozenset[int]() if endless else self.text.stop_ids
         stop_ids = model_stop_ids | frozenset(params.stop_ids)
-        rules = OutputRules(self.text.detokenizer, StopStrings(params.stop), stop_ids, params.logprobs)
+        rules = OutputRules(
+            partial(self.text.detokenizer, skip_special=params.skip_special),
+            StopStrings(params.stop),
+            stop_ids,
+            params.logprobs,
+            include_stop=params.include_stop,
+            min_tokens=0 if params.rules is None else params.rules.min_tokens,
+        )
         echoes = [tokens if params.echo else None for tokens in prompts for _ in range(params.outputs)]
         return Generation(
             requests=tuple(
@@ -172,6 +184,7 @@ class InputProcessor:
             deadline=time.monotonic() + seconds,
             tenant=params.tenant,
             grammar=params.grammar,
+            rules=params.rules,
         )
 
 

@@ -90,6 +90,17 @@ class GenerationRequest(ConstrainedRequest, kw_only=True):
     cache_salt: str | None = None
     priority: int | None = None
     n: int | None = None
+    max_completion_tokens: int | None = None
+    min_tokens: int | None = None
+    repetition_penalty: float | None = None
+    frequency_penalty: float | None = None
+    presence_penalty: float | None = None
+    logit_bias: dict[str, float] | None = None
+    allowed_token_ids: list[int] | None = None
+    bad_words: list[str] | None = None
+    skip_special_tokens: bool | None = None
+    include_stop_str_in_output: bool | None = None
+    no_stop_trim: bool | None = None
     timeout: float | None = None
 
 
@@ -100,6 +111,7 @@ class CompletionRequest(GenerationRequest, kw_only=True):
     logprobs: int | None = None
     echo: bool | None = None
     best_of: int | None = None
+    add_special_tokens: bool | None = None
 
 
 class Part(msgspec.Struct):
@@ -125,7 +137,6 @@ class ChatRequest(GenerationRequest, kw_only=True):
     """POST /v1/chat/completions."""
 
     messages: list[Message]
-    max_completion_tokens: int | None = None
     logprobs: bool | None = None
     top_logprobs: int | None = None
 
