@@ -41,8 +41,8 @@ class ByteText:
     vocabulary = 258
     stop_ids = frozenset({END})
 
-    def encode(self, text: str) -> Tokens:
-        return np.array([BEGIN, *text.encode()], dtype=np.int32)
+    def encode(self, text: str, *, bos: bool = True) -> Tokens:
+        return np.array([*([BEGIN] if bos else []), *text.encode()], dtype=np.int32)
 
     def encode_chat(self, messages: Sequence[Message]) -> Tokens:
         turns = normalize(messages)
@@ -54,8 +54,11 @@ class ByteText:
     def piece(self, token: int) -> bytes:
         return bytes([token]) if token < BEGIN else b""
 
-    def detokenizer(self) -> Detokenizer:
-        return Detokenizer(self.piece)
+    def detokenizer(self, *, skip_special: bool = True) -> Detokenizer:
+        return Detokenizer(self.piece if skip_special else self._named)
+
+    def _named(self, token: int) -> bytes:
+        return self.piece(token) or f"<{token}>".encode()
 
 
 @dataclass(frozen=True)
