@@ -147,6 +147,8 @@ class Request:
     logprobs: Logprobs = NO_LOGPROBS
     siblings: tuple[Sibling, ...] = ()
     outputs: tuple[int, ...] = ()
+    grammar: str = ""
+    """Constrains the outputs, see `text/grammar.py`; empty: they are free."""
     rules: LogitRules | None = None
 
     def __post_init__(self) -> None:
@@ -175,7 +177,10 @@ class Alternative(NamedTuple):
 
 
 class SampledToken(NamedTuple):
-    """A token with its logprob in the model's distribution, before temperature: sampled, or of a prompt."""
+    """A token with its logprob in the model's distribution, before temperature: sampled, or of a prompt.
+
+    Where a grammar constrains the output, the distribution is that of the tokens that the grammar allows.
+    """
 
     token: int
     logprob: float

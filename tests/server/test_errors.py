@@ -87,7 +87,7 @@ BOTH: list[tuple[str, Any]] = [
     ("prompt_logprobs", 21),
     ("prompt_logprobs", True),
     ("return_token_ids", "all"),
-    ("response_format", {"type": "json_object"}),
+    ("response_format", {"type": "xml"}),
     ("cache_salt", "x" * 257),
     ("cache_salt", 3),
     ("priority", 101),

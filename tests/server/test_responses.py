@@ -136,9 +136,8 @@ def test_a_chat_has_its_prompt_once() -> None:
 def test_tokens_may_be_named_by_id(name: str) -> None:
     contents = Contents(logprobs=True, names_are_ids=True)
     delta = Delta("", (TokenLogprob(4, -2.0, 0, ((5, -1.0),)),))
-    text = json.loads(
-        CompletionFormat("m", PIECES.__getitem__, contents).whole([Choice(0, delta, None)], USAGE)
-    )
+    choices = [Choice(0, delta, None)]
+    text = json.loads(CompletionFormat("m", PIECES.__getitem__, contents).whole(choices, USAGE))
     assert text["choices"][0]["logprobs"]["top_logprobs"] == [{"token_id:5": -1.0, name: -2.0}]
     turn = json.loads(ChatFormat("m", PIECES.__getitem__, contents).whole(choices, USAGE))
     assert turn["choices"][0]["logprobs"]["content"][0]["token"] == name

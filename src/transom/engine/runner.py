@@ -2,12 +2,14 @@
 
 import time
 from collections.abc import Iterator, Sequence
+from concurrent.futures import Future
 from dataclasses import replace
 
 import numpy as np
 
 from transom.engine.batch import assemble, sampled_rows, sampling_rows
 from transom.engine.logit_rules import apply_rules
+from transom.engine.masks import Masks, StepMasks
 from transom.models.decoder import head, hidden
 from transom.models.spec import Model
 from transom.ops.protocol import F32, I32, Ops
@@ -33,6 +35,8 @@ class ModelRunner:
         self, ops: Ops, model: Model, store: KVStore, tables: Sequence[I32], clips: Sequence[bool]
     ) -> None:
         self.model = model
+        self.masks: Masks | None = None
+        """Set where outputs can be constrained."""
         self._ops = ops
         self._store = store
         self._clips = tuple(clips)
@@ -40,10 +44,18 @@ class ModelRunner:
 
     def run(self, work: StepWork) -> StepResult:
         started = time.perf_counter()
-        result = self.results(work, self.hidden(work))
+        # Masks follow from tokens that are known, so they are computed beside the forward pass.
+        masks = self.begin_masks(work)
+        result = self.results(work, self.hidden(work), masks)
         return replace(result, seconds=time.perf_counter() - started)
 
-    # The two halves of `run` are public so that tests can look at the hidden states between them.
+    # The parts of `run` are public so that tests can look at the hidden states between them.
+
+    def begin_masks(self, work: StepWork) -> "Future[StepMasks] | None":
+        if self.masks is None:
+            assert all(span.constraint is None for span in work.spans), "an engine without masks"
+            return None
+        return self.masks.begin(work)
 
     def hidden(self, work: StepWork) -> F32:
         """Runs the step up to the last layer: one row for each token that needs logits."""
@@ -53,25 +65,33 @@ class ModelRunner:
             self._store.discard(discard.component, discard.pages)
         return hidden(self._ops, self.model, self._kv, assemble(work, self._clips))
 
-    def results(self, work: StepWork, rows: F32) -> StepResult:
+    def results(self, work: StepWork, rows: F32, masks: "Future[StepMasks] | None" = None) -> StepResult:
         """Samples tokens and reads prompt logprobs from the rows that `hidden` returned."""
-        if all(span.prompt_logprobs is None for span in work.spans):
-            sampled, siblings = self._sample(work, rows)
-            return StepResult(sampled, siblings=siblings)
-        samples = sampled_rows(work)
-        sampled, siblings = self._sample(work, rows[samples])
-        prompt_logprobs = self._prompt_logprobs(work, rows[~samples])
-        return StepResult(sampled, siblings=siblings, prompt_logprobs=prompt_logprobs)
+        samples = None
+        if any(span.prompt_logprobs is not None for span in work.spans):
+            samples = sampled_rows(work)
+        masks = masks or self.begin_masks(work)
+        constrained = None if masks is None else masks.result()
+        sampled, siblings = self._sample(work, rows if samples is None else rows[samples], constrained)
+        return StepResult(
+            sampled,
+            siblings=siblings,
+            prompt_logprobs=() if samples is None else self._prompt_logprobs(work, rows[~samples]),
+            failures={} if constrained is None else constrained.failures,
+        )
 
     # ------------------------------------------------------------ sample
 
     def _sample(
-        self, work: StepWork, rows: F32
+        self, work: StepWork, rows: F32, masks: StepMasks | None
     ) -> tuple[tuple[SampledToken | None, ...], tuple[tuple[SampledToken, ...], ...]]:
         """A token for each span that samples; tokens for siblings if any span of the step has some."""
         if len(rows) == 0:
             return (None,) * len(work.spans), ()
-        tokens = self._sampled_tokens(work, head(self._ops, self.model, rows))
+        logits = head(self._ops, self.model, rows)
+        if masks is not None:
+            masks.apply(logits)
+        tokens = self._sampled_tokens(work, logits)
         if not any(span.siblings for span in work.spans):
             return tuple(None if span.sampling is None else next(tokens) for span in work.spans), ()
         sampled: list[SampledToken | None] = []

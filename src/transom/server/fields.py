@@ -50,11 +50,7 @@ def _all(names: str, *neutral: object) -> dict[str, Neutral]:
 GROUPS = (
     Group(
         "outputs cannot be constrained in this way",
-        _all(
-            "guided_json guided_regex guided_choice guided_grammar guided_whitespace_pattern structural_tag "
-            "structured_outputs regex ebnf json_schema grammar output_format grammar_triggers stop_regex"
-        )
-        | _all("response_format", {"type": "text"})
+        _all("structural_tag output_format grammar_triggers stop_regex")
         | _all("format guided_whitespace stop_sequences stop_words", "", [])
         | _all("grammar_lazy", False),
     ),

@@ -38,6 +38,7 @@ class SamplingParams:
     seed        unset: each output has draws of its own
     top         the most probable tokens listed with each log-probability
     echo        each output begins with the prompt
+    grammar     constrains the outputs, see `text/grammar.py`; empty: they are free
     skip_special, include_stop
                 whether control tokens, and what ended an output, are part of its text
     token_ids   the answer has the tokens of prompt and outputs by id
@@ -67,6 +68,7 @@ class SamplingParams:
     token_ids: bool
     names_are_ids: bool
     prompt_top: int | None
+    grammar: str = ""
 
     def samplings(self, prompt: int) -> tuple[Sampling, ...]:
         """One for each output of the prompt with this number. With a seed, choice i has `seed + i`."""
