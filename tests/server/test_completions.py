@@ -161,6 +161,30 @@ def test_a_stop_string_across_tokens_never_leaks(http: httpx.Client) -> None:
     assert delayed["choices"][0]["text"] == "ABCDEFGH"
 
 
+@pytest.mark.parametrize("name", ["include_stop_str_in_output", "no_stop_trim"])
+def test_a_text_may_contain_what_ended_it(http: httpx.Client, name: str) -> None:
+    fields: Json = {"max_tokens": 50, "stop": ["X", "DEFG"], name: True}
+    assert complete(http, "ABCDEFGH", **fields)["choices"][0]["text"] == "ABCDEFG"
+    assert streamed_text(events(http, "/v1/completions", {"prompt": "ABCDEFGH", **fields})) == "ABCDEFG"
+    by_id = complete(http, "abc", max_tokens=9, stop_token_ids=[ord("c")], **{name: True})
+    assert by_id["choices"][0]["text"] == "abc"
+
+
+def test_stop_strings_are_not_looked_for_before_min_tokens(http: httpx.Client) -> None:
+    answer = complete(http, "ab", max_tokens=20, stop="b", min_tokens=5)
+    assert (answer["choices"][0]["text"], answer["usage"]["completion_tokens"]) == ("ababa", 6)
+    answer = complete(http, "ab", max_tokens=20, stop="ba", min_tokens=3)
+    assert answer["choices"][0]["text"] == "aba", "the b before min_tokens is no beginning of a stop string"
+
+
+def test_control_tokens_have_text_if_they_are_not_skipped(http: httpx.Client) -> None:
+    ids = [*b"ab", 257]
+    fields: Json = {"max_tokens": 6, "ignore_eos": True, "skip_special_tokens": False}
+    assert complete(http, ids, **fields)["choices"][0]["text"] == "ab<257>ab<257>"
+    ended: Json = {"max_tokens": 6, "skip_special_tokens": False, "include_stop_str_in_output": True}
+    assert complete(http, ids, **ended)["choices"][0]["text"] == "ab<257>"
+
+
 def test_a_stop_string_frees_the_engine(http: httpx.Client) -> None:
     """The fake would otherwise go on to the end of the context."""
     answer = chat(http, "ab", stop="a")

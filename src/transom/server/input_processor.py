@@ -4,7 +4,9 @@ import asyncio
 import itertools
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field, replace
+from functools import partial
 
 import msgspec
 import numpy as np
@@ -14,8 +16,9 @@ from transom.limits import LIMITS, Limits
 from transom.sampling import shown
 from transom.server import protocol
 from transom.server.errors import bad_request, model_not_found
+from transom.server.grammars import grammar_of, is_constrained
 from transom.server.output_processor import Generation
-from transom.server.protocol import ChatRequest, CompletionRequest
+from transom.server.protocol import ChatRequest, CompletionRequest, ConstrainedRequest
 from transom.server.responses import ChatFormat, CompletionFormat, ResponseFormat
 from transom.server.sampling_params import SamplingParams, chat_params, completion_params
 from transom.text.model_text import Message, ModelText
@@ -34,12 +37,16 @@ class InputProcessor:
     limits: Limits = LIMITS
     ids: Iterator[int] = field(default_factory=lambda: itertools.count(1))
     """Ids of engine requests. A new engine continues the sequence, so an id is never reused."""
+    checking: ThreadPoolExecutor = field(default_factory=lambda: ThreadPoolExecutor(1, "grammar"))
+    """Checks grammars, one after the other."""
 
     async def completion(self, request: CompletionRequest) -> Generation:
         """Refused or BadRequest if the request cannot be served."""
         self._check_model(request.model)
-        params = completion_params(request, self.text.vocabulary)
-        prompts = [await self._prompt(prompt, param) for prompt, param in _prompts(request.prompt)]
+        params = completion_params(request, self.text.vocabulary, self._word)
+        params = replace(params, grammar=await self._grammar(request))
+        bos = request.add_special_tokens is not False
+        prompts = [await self._prompt(prompt, param, bos) for prompt, param in _prompts(request.prompt)]
         format = CompletionFormat(
             self.served_name, self.text.piece, null_usage=_null_usage(params), logprobs=params.logprobs
         )
@@ -48,7 +55,8 @@ class InputProcessor:
     async def chat(self, request: ChatRequest) -> Generation:
         """Refused or BadRequest if the request cannot be served."""
         self._check_model(request.model)
-        params = chat_params(request, self.text.vocabulary)
+        params = chat_params(request, self.text.vocabulary, self._word)
+        params = replace(params, grammar=await self._grammar(request))
         messages = _messages(request.messages)
         if sum(_length(message.content) for message in request.messages) > self.limits.loop_characters:
             tokens = await asyncio.to_thread(self.text.encode_chat, messages)
@@ -63,18 +71,28 @@ class InputProcessor:
         if name and name not in (self.served_name, "default"):
             raise model_not_found(name, self.served_name)
 
+    async def _grammar(self, request: ConstrainedRequest) -> str:
+        """The grammar of the outputs, checked. Refused or BadRequest, naming the field."""
+        if not is_constrained(request):
+            return ""
+        # Not asyncio's threads: large grammars of one client would keep the prompts of others waiting.
+        return await asyncio.get_running_loop().run_in_executor(self.checking, grammar_of, request)
+
     # ---------------------------------------------------------------- prompts
 
-    async def _prompt(self, prompt: str | list[int], param: str) -> Tokens:
+    async def _prompt(self, prompt: str | list[int], param: str, bos: bool) -> Tokens:
         if isinstance(prompt, list):
             return self._token_ids(prompt, param)
         if len(prompt) > self.limits.loop_characters:
-            tokens = await asyncio.to_thread(self.text.encode, prompt)
+            tokens = await asyncio.to_thread(self.text.encode, prompt, bos=bos)
         else:
-            tokens = self.text.encode(prompt)
+            tokens = self.text.encode(prompt, bos=bos)
         if not len(tokens):
             raise bad_request(f"{param} is empty", param)
         return tokens
+
+    def _word(self, word: str) -> Tokens:
+        return self.text.encode(word, bos=False)
 
     def _token_ids(self, ids: list[int], param: str) -> Tokens:
         if not ids:
@@ -102,9 +120,18 @@ class InputProcessor:
                 f"at most {self.limits.outputs} are allowed",
                 "n",
             )
-        model_stop_ids = frozenset[int]() if params.ignore_eos else self.text.stop_ids
+        # The model ends a constrained output where the grammar allows nothing else, so it must be able to.
+        endless = params.ignore_eos and not params.grammar
+        model_stop_ids = frozenset[int]() if endless else self.text.stop_ids
         stop_ids = model_stop_ids | frozenset(params.stop_ids)
-        rules = OutputRules(self.text.detokenizer, StopStrings(params.stop), stop_ids, params.logprobs)
+        rules = OutputRules(
+            partial(self.text.detokenizer, skip_special=params.skip_special),
+            StopStrings(params.stop),
+            stop_ids,
+            params.logprobs,
+            include_stop=params.include_stop,
+            min_tokens=0 if params.rules is None else params.rules.min_tokens,
+        )
         echoes = [tokens if params.echo else None for tokens in prompts for _ in range(params.outputs)]
         return Generation(
             requests=tuple(
@@ -156,6 +183,8 @@ class InputProcessor:
             # Both processes read the same monotonic clock.
             deadline=time.monotonic() + seconds,
             tenant=params.tenant,
+            grammar=params.grammar,
+            rules=params.rules,
         )
 
 

@@ -26,8 +26,8 @@ class ModelText(Protocol):
         """Tokens with which the model ends an output."""
         ...
 
-    def encode(self, text: str) -> Tokens:
-        """With the begin token if the model needs it. BadRequest if the string is not valid Unicode."""
+    def encode(self, text: str, *, bos: bool = True) -> Tokens:
+        """With the begin token if `bos` and the model needs it. BadRequest if it is not valid Unicode."""
         ...
 
     def encode_chat(self, messages: Sequence[Message]) -> Tokens:
@@ -38,8 +38,8 @@ class ModelText(Protocol):
         """The bytes that one token stands for."""
         ...
 
-    def detokenizer(self) -> Detokenizer:
-        """A new detokenizer, for one output."""
+    def detokenizer(self, *, skip_special: bool = True) -> Detokenizer:
+        """A new detokenizer, for one output. With `skip_special`, control tokens have no text."""
         ...
 
 
@@ -53,8 +53,8 @@ class FileText:
         self.vocabulary = tokenizer.vocab_size
         self.stop_ids = tokenizer.stop_ids
 
-    def encode(self, text: str) -> Tokens:
-        return self._tokenizer.encode(text)
+    def encode(self, text: str, *, bos: bool = True) -> Tokens:
+        return self._tokenizer.encode(text, bos=bos)
 
     def encode_chat(self, messages: Sequence[Message]) -> Tokens:
         if isinstance(self._template, ConfigError):
@@ -64,8 +64,8 @@ class FileText:
     def piece(self, token: int) -> bytes:
         return self._tokenizer.piece_bytes(token)
 
-    def detokenizer(self) -> Detokenizer:
-        return self._tokenizer.detokenizer()
+    def detokenizer(self, *, skip_special: bool = True) -> Detokenizer:
+        return self._tokenizer.detokenizer(skip_special=skip_special)
 
 
 def _template(tokenizer: Tokenizer) -> ChatTemplate | ConfigError:

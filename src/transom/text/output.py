@@ -46,6 +46,10 @@ class OutputRules:
     """Tokens that end the output and add no text."""
     logprobs: bool = False
     """Whether tokens are delivered with their log-probabilities, or text only."""
+    include_stop: bool = False
+    """Whether the text contains what ended the output: the stop string, or the text of a stop token."""
+    min_tokens: int = 0
+    """Text of tokens before this number is not searched for stop strings."""
 
 
 class OutputText:
@@ -102,7 +106,7 @@ class OutputText:
         self.tokens += 1
         # A token's text begins behind all earlier text, even if a part of that is still held back.
         offset = self._length
-        if token not in self._rules.stop_ids:
+        if self._rules.include_stop or token not in self._rules.stop_ids:
             self._append(self._detokenizer.feed(token))
         if self._rules.logprobs:
             self._tokens.append(TokenLogprob(token, logprob, offset, top))
@@ -131,9 +135,14 @@ class OutputText:
         if not text:
             return
         self._length += len(text)
+        if self.tokens < self._rules.min_tokens:
+            self._text.append(text)
+            return
         released = self._stops.feed(text)
         self._text.append(released.text)
         if released.stop is not None:
+            if self._rules.include_stop:
+                self._text.append(released.stop)
             self.finish = FinishReason.STOP
 
 
