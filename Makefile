@@ -9,7 +9,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check
 CXX_FILES := $(wildcard native/*.h native/*.cpp native/kernels/*.h native/kernels/*.cpp)
 SOURCES := pyproject.toml lab/pyproject.toml CMakeLists.txt $(CXX_FILES)
 
-.PHONY: serve test lint test-slow soak crashes sanitize arm parity mutants wheels docs limits bench bench-peers pictures clean help
+.PHONY: serve test lint test-slow soak crashes faults sanitize arm parity mutants wheels docs limits bench bench-peers pictures clean help
 
 help:  ## print this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/make \1\t\2/p' Makefile
@@ -34,6 +34,9 @@ soak: $(VENV)/test.stamp  ## five minutes of load over HTTP (SOAK_ROUNDS=60); pa
 
 crashes: $(VENV)/test.stamp  ## 100 kills and 20 stops of the engine under load over HTTP (CRASH_KILLS, CRASH_STOPS); part of test-slow
 	$(BIN)/python -m pytest -m slow -s tests/e2e/test_crashes.py
+
+faults: $(VENV)/serve.stamp  ## ten thousand lifetimes of a scheduler under faults, every page read judged by content (ARGS="--turns 1000000 --seed 7")
+	$(BIN)/transom simulate --faults $(or $(ARGS),--seeds 10000)
 
 sanitize: $(VENV)/test.stamp  ## run the kernels and their threads under gcc's sanitizers; part of test-slow
 	$(BIN)/python -m pytest -m slow tests/native/test_sanitizers.py

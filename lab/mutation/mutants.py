@@ -43,7 +43,10 @@ SUITES = {
     "kv": ("tests/kv", "tests/lab/fuzz", "tests/reports", "tests/faults", "tests/exhaustive", "tests/sched"),
     "sched": ("tests/sched", "tests/lab/faults", "tests/reports", "tests/faults"),
 }
-LIKELY = {"kv": "tests/lab/fuzz/test_fuzz.py", "sched": "tests/lab/faults/test_faults.py"}
+LIKELY = {
+    "kv": ("tests/lab/fuzz/test_fuzz.py",),
+    "sched": ("tests/sched/test_no_idle.py", "tests/lab/faults/test_faults.py"),
+}
 """Simulated lifetimes notice most edits in seconds. They run first, with the tests of the edited module."""
 LAST = ("test_machine.py", "test_small_scope.py", "test_worlds.py")
 """The slowest files: with -x the first failure ends the run."""
@@ -123,7 +126,7 @@ def files_to_run(module: str, suites: Sequence[str] = ()) -> tuple[Sequence[str]
         found += [path] if path.is_file() else sorted(path.glob("test_*.py"))
     files = [str(path.relative_to(ROOT)) for path in found if path.name not in LEFT_OUT]
     assert files, suites
-    likely = [file for file in files if name in Path(file).stem or file == LIKELY[package]]
+    likely = [file for file in files if name in Path(file).stem or file in LIKELY[package]]
     others = [file for file in files if file not in likely]
     return likely, sorted(others, key=lambda file: Path(file).name in LAST)
 

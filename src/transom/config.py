@@ -1,5 +1,6 @@
 """Configuration of engine, server and logging: frozen dataclasses, validated when they are built."""
 
+import ipaddress
 import os
 import re
 from dataclasses import dataclass, field
@@ -13,8 +14,10 @@ CACHE_POLICIES = ("value", "lru", "lfu", "fifo", "priority")
 SCHEDULE_POLICIES = ("lpm", "fcfs", "srpt", "priority")
 LOG_LEVELS = ("debug", "info", "warning", "error")
 LOG_FORMATS = ("text", "json")
+DEFAULT_ADDRESS = ("127.0.0.1", 8000)
 
 _BYTES = re.compile(r"(\d+(?:\.\d+)?)\s*([kmgt]?)(?:i?b)?", re.IGNORECASE)
+_ROOT_PATH = re.compile(r"(/[A-Za-z0-9_~-][A-Za-z0-9._~-]*)+")
 _UNITS = {"": 0, "k": 10, "m": 20, "g": 30, "t": 40}
 
 
@@ -93,9 +96,19 @@ class LogConfig:
 class ServerConfig:
     """Settings of the HTTP server."""
 
-    host: str = "127.0.0.1"
-    port: int = 8000
+    host: str = DEFAULT_ADDRESS[0]
+    port: int = DEFAULT_ADDRESS[1]
     """0: the operating system chooses one."""
+    uds: str | None = None
+    """The path of a Unix socket, in place of host and port."""
+    ssl_certfile: str | None = None
+    """A PEM file: with it the server speaks TLS."""
+    ssl_keyfile: str | None = None
+    """The private key of the certificate; None: it is in the certificate's file."""
+    root_path: str = ""
+    """A prefix that a proxy leaves on the paths of requests, such as `/llm`."""
+    trusted_proxies: tuple[str, ...] = ()
+    """Addresses and networks of proxies whose X-Forwarded-For is believed; `unix`: a Unix socket's peers."""
     served_model_name: str | None = None
     api_keys: tuple[str, ...] = field(default=(), repr=False)
     """Each request must carry one of them. Empty: no authentication."""
@@ -103,6 +116,21 @@ class ServerConfig:
 
     def __post_init__(self) -> None:
         _within("--port", self.port, 0, 65535)
+        if not self.host:
+            raise ConfigError("--host must not be empty; 0.0.0.0 listens on all networks")
+        if self.uds is not None and (self.host, self.port) != DEFAULT_ADDRESS:
+            raise ConfigError("--uds takes the place of --host and --port; give only one of them")
+        if self.uds == "":
+            raise ConfigError("--uds must not be empty; give the path of a socket")
+        if self.ssl_keyfile is not None and self.ssl_certfile is None:
+            raise ConfigError("--ssl-keyfile is the key of a certificate; give --ssl-certfile too")
+        if self.root_path and not _ROOT_PATH.fullmatch(self.root_path):
+            raise ConfigError(
+                f"--root-path is {self.root_path!r}; it must begin with / and not end with it, "
+                "and have letters, digits and -._~ between, such as /llm or /models/llm"
+            )
+        for proxy in self.trusted_proxies:
+            _require_network("--trusted-proxy", proxy)
         for key in self.api_keys:
             if not key.isascii() or not key.isprintable() or not key.strip() or key != key.strip():
                 raise ConfigError(
@@ -123,6 +151,17 @@ def cores_available() -> int:
 def _within(flag: str, value: int | None, low: int, high: int) -> None:
     if value is not None and not low <= value <= high:
         raise ConfigError(f"{flag} is {value}; it must be between {low} and {high}")
+
+
+def _require_network(flag: str, text: str) -> None:
+    try:
+        if text != "unix":
+            ipaddress.ip_network(text)
+    except ValueError:
+        raise ConfigError(
+            f"{flag} is {text!r}; it must be an address such as 10.0.0.7, a network such as 10.0.0.0/8, or "
+            "unix"
+        ) from None
 
 
 def _one_of(flag: str, value: str, words: tuple[str, ...]) -> None:

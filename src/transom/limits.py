@@ -51,6 +51,7 @@ def limit(
 
 
 BODY, REQUEST, TEXT = "The body", "Fields of a request", "Text"
+GRAMMARS = "Constrained outputs"
 QUEUE, CONNECTIONS, SHUTDOWN = "The queue", "Connections", "The engine and the end"
 TOO_LARGE = "413 `request_too_large`, before the rest is read"
 NAMED = "400 that names the field"
@@ -77,11 +78,31 @@ class Limits:
     stop_characters: int = limit(1024, REQUEST, "characters of a stop string", NAMED)
     stop_characters_in_all: int = limit(4096, REQUEST, "characters of all stop strings together", NAMED)
     stop_ids: int = limit(64, REQUEST, "ids of `stop_token_ids`", NAMED)
+    biased_tokens: int = limit(1024, REQUEST, "tokens of `logit_bias`", NAMED)
+    allowed_tokens: int = limit(4096, REQUEST, "ids of `allowed_token_ids`", NAMED)
+    bad_words: int = limit(128, REQUEST, "texts of `bad_words`", NAMED)
+    bad_word_characters: int = limit(128, REQUEST, "characters of a text of `bad_words`", NAMED)
     top_logprobs: int = limit(20, REQUEST, "alternatives for each token", NAMED)
     name_characters: int = limit(256, REQUEST, "characters of `user` and of `cache_salt`", NAMED)
     timeout_seconds: float = limit(float(DAY), REQUEST, "seconds of `timeout`", NAMED)
     request_id_bytes: int = limit(
         128, REQUEST, "bytes of the header `x-request-id`", "the server chooses an id instead"
+    )
+
+    grammar_bytes: int = limit(
+        128 * KIB, GRAMMARS, "bytes of a schema, an expression or a grammar", NAMED, is_size=True
+    )
+    # llguidance's parser refuses about 120.
+    schema_depth: int = limit(64, GRAMMARS, "levels of nested objects and lists in a schema", NAMED)
+    # Compiling takes time that grows with their square: 0.3 seconds for a thousand optional ones.
+    schema_properties: int = limit(1000, GRAMMARS, "properties in a whole schema", NAMED)
+    choices: int = limit(1000, GRAMMARS, "texts of a choice", NAMED)
+    # A state takes 1 to 2 kB; ordinary grammars need some hundreds.
+    lexer_states: int = limit(
+        20_000,
+        GRAMMARS,
+        "states of the lexer of an output",
+        "the output ends with an error, `grammar_failed`",
     )
 
     loop_characters: int = limit(

@@ -11,9 +11,10 @@ import itertools
 import signal
 import threading
 from collections import deque
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from types import FrameType
 from typing import Any, Self, TypedDict, Unpack, cast
 
@@ -26,6 +27,7 @@ from transom.engine.engine import Engine, load_engine
 from transom.errors import BadRequest, TransomError
 from transom.kv.explain import Explanation
 from transom.sampling import SamplingOptions, check_range, output_seeds, sampling_arguments
+from transom.text.logit_rules import logit_rules
 from transom.text.output import OutputRules, OutputText
 from transom.text.stops import StopStrings
 from transom.text.tokenizer import Tokenizer
@@ -56,6 +58,18 @@ class Options(SamplingOptions, total=False):
     """At most this many tokens, 0 or more; default 16. An output also ends when the context is full."""
     stop: str | Sequence[str]
     """Strings that end the output. The output does not contain them."""
+    stop_token_ids: Sequence[int]
+    """Further tokens that end the output."""
+    include_stop_str_in_output: bool
+    """The text contains the stop string, or the text of the stop token, that ended it."""
+    skip_special_tokens: bool
+    """Whether control tokens have no text; default True."""
+    logit_bias: Mapping[int, float]
+    """Added to the logits of tokens, -100 to 100, by token id."""
+    allowed_token_ids: Sequence[int]
+    """No other token is sampled."""
+    bad_words: Sequence[str]
+    """Texts whose tokens the output does not contain, at its start or behind a space."""
     ignore_eos: bool
     """Continue past the tokens with which the model ends an output."""
 
@@ -207,20 +221,33 @@ class LLM:
 
     def _output(self, prompt: Prompt, options: Options, sampling: Sampling) -> "_Output":
         stop = options.get("stop", ())
+        rules = logit_rules(options, self.tokenizer.vocab_size, partial(self.tokenizer.encode, bos=False))
+        own_ends = frozenset[int]() if options.get("ignore_eos") else self.tokenizer.stop_ids
+        stop_ids = own_ends | frozenset(self._stop_ids(options.get("stop_token_ids", ())))
         request = Request(
             id=RequestId(next(self._ids)),
             prompt=self._tokens(prompt),
             max_tokens=options.get("max_tokens", 16),
-            stop_ids=frozenset() if options.get("ignore_eos") else self.tokenizer.stop_ids,
+            stop_ids=stop_ids,
             sampling=sampling,
+            rules=rules,
         )
-        rules = OutputRules(
-            detokenizer=self.tokenizer.detokenizer,
+        text_rules = OutputRules(
+            detokenizer=partial(
+                self.tokenizer.detokenizer, skip_special=options.get("skip_special_tokens", True)
+            ),
             stops=StopStrings((stop,) if isinstance(stop, str) else stop),
             stop_ids=request.stop_ids,
             logprobs=True,
+            include_stop=options.get("include_stop_str_in_output", False),
+            min_tokens=options.get("min_tokens", 0),
         )
-        return _Output(request, OutputText(rules))
+        return _Output(request, OutputText(text_rules))
+
+    def _stop_ids(self, ids: Sequence[int]) -> Sequence[int]:
+        for token in ids:
+            check_range("stop_token_ids", token, 0, self.tokenizer.vocab_size - 1)
+        return ids
 
     def _scored(self, prompt: Prompt) -> "_Output":
         """An output that is the prompt itself, with log-probabilities and no token more."""

@@ -89,6 +89,46 @@ _IN_ORDER = (
 PARAMETERS = {parameter.name: parameter for parameter in _IN_ORDER}
 
 
+_RULES = (
+    Parameter(
+        name="repetition_penalty",
+        default=1.0,
+        low=0.01,
+        high=100,
+        symbol="R",
+        help="divides the logits of tokens of prompt and output, or multiplies negative ones; 1: off",
+    ),
+    Parameter(
+        name="frequency_penalty",
+        default=0.0,
+        low=-2,
+        high=2,
+        symbol="F",
+        help="subtracted from a token's logit for each time that the output contains the token",
+    ),
+    Parameter(
+        name="presence_penalty",
+        default=0.0,
+        low=-2,
+        high=2,
+        symbol="P",
+        help="subtracted from a token's logit if the output contains the token",
+    ),
+    Parameter(
+        name="min_tokens",
+        default=0,
+        low=0,
+        high=(1 << 31) - 1,
+        symbol="N",
+        help="no stop id and no stop string ends the output before this many tokens",
+    ),
+)
+RULE_PARAMETERS = {parameter.name: parameter for parameter in _RULES}
+"""Numbers that change the logits, or what ends an output: fields of `values.LogitRules`."""
+BIAS_MAX = 100.0
+"""Of `logit_bias`, as in OpenAI's API: a bias of -100 bans a token in practice, 100 forces it."""
+
+
 class SamplingOptions(TypedDict, total=False):
     """Sampling parameters as keyword arguments. By default, sampling is greedy."""
 
@@ -100,6 +140,14 @@ class SamplingOptions(TypedDict, total=False):
     """Sample from the most probable tokens that together reach this probability; default 1: from all."""
     min_p: float
     """Sample from tokens at least this many times as probable as the top one; default 0: from all."""
+    repetition_penalty: float
+    """Divides the logits of tokens of prompt and output, multiplies negative ones; default 1: off."""
+    frequency_penalty: float
+    """Subtracted from a logit for each time that the token is in the output; -2 to 2, default 0."""
+    presence_penalty: float
+    """Subtracted from a logit if the token is in the output; -2 to 2, default 0."""
+    min_tokens: int
+    """No stop id and no stop string ends the output before this many tokens; default 0."""
     seed: int
     """Output i of a call has the seed `seed + i`; default -1: each output draws anew."""
 

@@ -1,9 +1,10 @@
 """The interface between scheduler and runner: the work of a step, and its result."""
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol
 
-from transom.values import RequestId, SampledToken, Sampling, Tokens
+from transom.values import LogitRules, RequestId, SampledToken, Sampling, Tokens
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +47,26 @@ class PromptLogprobSpan:
         return self.start + len(self.tokens)
 
 
+class Constraint(NamedTuple):
+    """The grammar of an output, and its tokens so far. Together they determine which tokens may follow."""
+
+    grammar: str
+    outputs: Tokens
+
+
+class RuledOutput(NamedTuple):
+    """What the logit rules of a span depend on. `tokens` are the prompt's first `prompt` and the outputs."""
+
+    rules: LogitRules
+    tokens: Tokens
+    prompt: int
+    stop_ids: frozenset[int]
+
+    @property
+    def outputs(self) -> Tokens:
+        return self.tokens[self.prompt :]
+
+
 class SpanWork(NamedTuple):
     """Compute `tokens` at positions `[start, start + len(tokens))` of row `row`.
 
@@ -57,7 +78,9 @@ class SpanWork(NamedTuple):
                      again
     siblings         further samples from the same logits, one for each
     prompt_logprobs  positions that give the logprobs of prompt tokens
+    ruled            how logits are changed before sampling, if they are
     top              number of alternatives reported with each sampled token and each prompt logprob
+    constraint       tokens that may be sampled; siblings have the same
     """
 
     request: RequestId
@@ -70,6 +93,8 @@ class SpanWork(NamedTuple):
     siblings: tuple[Sampling, ...] = ()
     prompt_logprobs: PromptLogprobSpan | None = None
     top: int = 0
+    ruled: RuledOutput | None = None
+    constraint: Constraint | None = None
 
     @property
     def end(self) -> int:
@@ -88,7 +113,7 @@ class StepWork:
         assert self.spans, "a step without spans"
         for span in self.spans:
             assert 0 <= span.clip <= span.start and len(span.tokens), span
-            assert span.sampling is not None or not span.siblings, span
+            assert span.sampling is not None or not (span.siblings or span.ruled), span
             wanted = span.prompt_logprobs
             assert wanted is None or span.start <= wanted.start < wanted.end <= span.end, span
 
@@ -98,13 +123,15 @@ class StepResult:
     """The tokens of one step, and the seconds that it took. All tuples are in the order of the step's spans.
 
     `sampled` has one token per span, None where the span does not sample. `siblings` and `prompt_logprobs`
-    have a tuple per span; either may be empty as a whole if no span asked for it.
+    have a tuple per span; either may be empty as a whole if no span asked for it. `failures` says why outputs
+    of a span cannot go on, by the span's number; their tokens do not count.
     """
 
     sampled: tuple[SampledToken | None, ...]
     seconds: float = 0.0
     siblings: tuple[tuple[SampledToken, ...], ...] = ()
     prompt_logprobs: tuple[tuple[SampledToken, ...], ...] = ()
+    failures: Mapping[int, str] = field(default_factory=dict)
 
 
 class Runner(Protocol):

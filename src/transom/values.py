@@ -25,6 +25,36 @@ class Sampling:
     seed: int = 0
 
 
+@dataclass(frozen=True, slots=True)
+class LogitRules:
+    """Changes to the logits before a token is sampled, as a function of the prompt and the outputs so far.
+
+    They apply in this order; `engine/logit_rules.py` has the arithmetic. Reported log-probabilities are
+    those of the model, without these changes.
+
+    biased, bias   added to the logits of these tokens
+    repetition     positive logits of tokens of prompt and outputs are divided by it, negative ones multiplied
+    frequency      subtracted once for each time that a token occurs in the outputs
+    presence       subtracted from tokens that occur in the outputs
+    allowed        no other token is sampled
+    min_tokens     before this many outputs, no stop id is sampled
+    banned         sequences of tokens that the outputs do not contain
+    """
+
+    biased: Tokens | None = None
+    bias: tuple[float, ...] = ()
+    repetition: float = 1.0
+    frequency: float = 0.0
+    presence: float = 0.0
+    allowed: Tokens | None = None
+    min_tokens: int = 0
+    banned: tuple[tuple[int, ...], ...] = ()
+
+    def __post_init__(self) -> None:
+        assert len(self.bias) == (0 if self.biased is None else len(self.biased)), self.bias
+        assert all(self.banned), self.banned
+
+
 class FinishReason(StrEnum):
     """Why an output ended."""
 
@@ -117,6 +147,9 @@ class Request:
     logprobs: Logprobs = NO_LOGPROBS
     siblings: tuple[Sibling, ...] = ()
     outputs: tuple[int, ...] = ()
+    grammar: str = ""
+    """Constrains the outputs, see `text/grammar.py`; empty: they are free."""
+    rules: LogitRules | None = None
 
     def __post_init__(self) -> None:
         assert not (self.outputs and self.siblings), (self.id, self.outputs, self.siblings)
@@ -144,7 +177,10 @@ class Alternative(NamedTuple):
 
 
 class SampledToken(NamedTuple):
-    """A token with its logprob in the model's distribution, before temperature: sampled, or of a prompt."""
+    """A token with its logprob in the model's distribution, before temperature: sampled, or of a prompt.
+
+    Where a grammar constrains the output, the distribution is that of the tokens that the grammar allows.
+    """
 
     token: int
     logprob: float

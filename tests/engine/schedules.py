@@ -78,6 +78,7 @@ class Played:
     """Outputs, ends and prompt logprobs of a schedule, by request. Mutable while the schedule runs."""
 
     outputs: dict[RequestId, list[int]] = field(default_factory=dict)
+    logprobs: dict[RequestId, list[float]] = field(default_factory=dict)
     ended: dict[RequestId, Ended] = field(default_factory=dict)
     prompt_logprobs: dict[RequestId, list[SampledToken]] = field(default_factory=dict)
 
@@ -88,6 +89,7 @@ class Played:
                 self.ended[event.request] = event
             case TokenSampled():
                 self.outputs.setdefault(event.request, []).append(event.token)
+                self.logprobs.setdefault(event.request, []).append(event.logprob)
             case PromptLogprobs():
                 self.prompt_logprobs.setdefault(event.request, []).extend(event.tokens)
 

@@ -165,6 +165,66 @@ def test_completion_i_has_the_seed_plus_i(llm: LLM) -> None:
     assert [content(completion) for completion in together] == [content(completion) for completion in apart]
 
 
+# ---------------------------------------------------------------- logit rules
+
+RULED: list[dict[str, Any]] = [
+    {"logit_bias": {70: 100.0}},
+    {"allowed_token_ids": [70, 71, 72]},
+    {"repetition_penalty": 1.5, "presence_penalty": 1.0, "frequency_penalty": 1.0},
+]
+
+
+@pytest.mark.parametrize("options", RULED)
+def test_rules_change_the_output_and_not_the_log_probabilities(llm: LLM, options: dict[str, Any]) -> None:
+    (plain,) = llm.generate("the", max_tokens=12, **SAMPLED)
+    (ruled,) = llm.generate("the", max_tokens=12, **SAMPLED, **options)
+    assert ruled.token_ids != plain.token_ids
+    (score,) = llm.score([[*llm.tokenizer.encode("the").tolist(), *ruled.token_ids]])
+    assert score.logprobs[-12:] == ruled.logprobs
+
+
+def test_a_bias_forces_a_token_and_a_list_allows_tokens(llm: LLM) -> None:
+    (forced,) = llm.generate("the", max_tokens=5, logit_bias={70: 100.0})
+    assert forced.token_ids == (70,) * 5
+    (some,) = llm.generate("the", max_tokens=30, allowed_token_ids=[70, 71, 72], **SAMPLED)
+    assert set(some.token_ids) <= {70, 71, 72}
+
+
+def single(llm: LLM, token: int) -> str:
+    """The text of a token, if it is a word of this one token; otherwise empty."""
+    word = llm.tokenizer.decode([token])
+    return word if word.strip() and llm.tokenizer.encode(word, bos=False).tolist() == [token] else ""
+
+
+def test_bad_words_do_not_occur_and_min_tokens_are_reached(llm: LLM) -> None:
+    (plain,) = llm.generate("the", max_tokens=20, **SAMPLED)
+    first = plain.token_ids[0]
+    (ended,) = llm.generate("the", max_tokens=20, stop_token_ids=[first], **SAMPLED)
+    assert (ended.token_ids, ended.text, ended.finish_reason) == ((first,), "", FinishReason.STOP)
+    (longer,) = llm.generate("the", max_tokens=20, stop_token_ids=[first], min_tokens=9, **SAMPLED)
+    assert len(longer.token_ids) >= 9 and first not in longer.token_ids[:9]
+    token, word = next((t, w) for t in plain.token_ids if (w := single(llm, t)))
+    (without,) = llm.generate("the", max_tokens=20, bad_words=[word], **SAMPLED)
+    assert token not in without.token_ids
+
+
+@pytest.mark.parametrize(
+    ("options", "param"),
+    [
+        ({"min_tokens": -1}, "min_tokens"),
+        ({"repetition_penalty": 0.0}, "repetition_penalty"),
+        ({"logit_bias": {10**9: 1.0}}, "logit_bias"),
+        ({"logit_bias": {5: 1e9}}, "logit_bias.5"),
+        ({"stop_token_ids": [-1]}, "stop_token_ids"),
+        ({"bad_words": [""]}, "bad_words"),
+    ],
+)
+def test_a_rule_out_of_range_is_named(llm: LLM, options: dict[str, Any], param: str) -> None:
+    with pytest.raises(BadRequest) as caught:
+        llm.generate("the", **options)
+    assert caught.value.param == param
+
+
 # ---------------------------------------------------------------- stop strings
 
 

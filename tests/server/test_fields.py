@@ -91,8 +91,8 @@ def test_harmless_fields_are_silent_and_unknown_ones_are_named(endpoint: str) ->
 
 def test_a_refused_value_of_any_size_is_shown_short_and_need_not_be_valid() -> None:
     for value in (b'"' + b"x" * 100_000 + b'"', b'"\xff"', b"1" * 6000, b"1e999"):
-        error = refusal("completion", b'{"prompt": "x", "guided_json": ' + value + b"}").problem
-        assert error.param == "guided_json"
+        error = refusal("completion", b'{"prompt": "x", "structural_tag": ' + value + b"}").problem
+        assert error.param == "structural_tag"
         assert len(error.message) < 400 and error.message.isascii()
 
 
@@ -154,6 +154,6 @@ def test_a_header_names_the_unknown_fields(http: httpx.Client, path: str, stream
     assert "x-transom-ignored-fields" not in http.post(path, json={**least, "stream": stream}).headers
     body["max_tokens"] = -1
     assert http.post(path, json=body).headers["x-transom-ignored-fields"] == "an_odd_field"
-    assert refused(http.post(path, json={**least, "guided_choice": ["a", "b"]}))["param"] == "guided_choice"
+    assert refused(http.post(path, json={**least, "structural_tag": ["a", "b"]}))["param"] == "structural_tag"
     paused = http.post("/abort_request", json={"rid": "x", "abort_everything": True})
     assert paused.headers["x-transom-ignored-fields"] == "abort_everything"

@@ -56,3 +56,51 @@ def test_without_a_seed_every_choice_has_draws_of_its_own(fields: dict[str, Any]
 )
 def test_with_a_seed_choice_i_has_the_seed_plus_i(fields: dict[str, Any], seed: int, first: int) -> None:
     assert seeds(**fields, seed=seed) == [(first + number) % 2**64 for number in range(4)]
+
+
+# ---------------------------------------------------------------- logit rules
+
+
+def test_fields_become_rules_of_every_output() -> None:
+    asked = generation(
+        prompt=["a", "b"],
+        n=2,
+        logit_bias={"7": 1.5, "3": -100},
+        repetition_penalty=1.2,
+        frequency_penalty=0.5,
+        presence_penalty=-0.5,
+        min_tokens=3,
+        allowed_token_ids=[9, 2, 9],
+        bad_words=["x", " yz"],
+    )
+    for request in asked.requests:
+        rules = request.rules
+        assert rules is not None and rules.biased is not None and rules.allowed is not None
+        assert dict(zip(rules.biased.tolist(), rules.bias, strict=True)) == {7: 1.5, 3: -100.0}
+        assert (rules.repetition, rules.frequency, rules.presence, rules.min_tokens) == (1.2, 0.5, -0.5, 3)
+        assert rules.allowed.tolist() == [2, 9]
+        # Each word at the start of a text and behind a space; without the begin token.
+        assert rules.banned == ((120,), (32, 120), (121, 122), (32, 121, 122))
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {},
+        {"repetition_penalty": 1, "presence_penalty": 0, "min_tokens": 0, "logit_bias": {}, "bad_words": []},
+        {"repetition_penalty": None, "logit_bias": None, "allowed_token_ids": None, "bad_words": None},
+    ],
+)
+def test_fields_that_ask_for_nothing_make_no_rules(fields: dict[str, Any]) -> None:
+    assert all(request.rules is None for request in generation(prompt="x", **fields).requests)
+
+
+def test_a_prompt_may_leave_out_the_begin_token() -> None:
+    (request,) = generation(prompt="x", add_special_tokens=False).requests
+    assert request.prompt.tolist() == [120]
+
+
+def test_max_completion_tokens_wins_in_both_endpoints() -> None:
+    for fields in ({"prompt": "x"}, {"messages": MESSAGES}):
+        (request,) = generation(**fields, max_tokens=9, max_completion_tokens=2).requests
+        assert request.max_tokens == 2

@@ -1,7 +1,7 @@
 """A server over the fake engine, as a process of its own; bytes are its tokens.
 
-`python toy.py MODEL LIMITS LOG_FORMAT` serves on a free port and prints the URL and the engine's pid. LIMITS
-is a JSON object of limits that differ from the toy's.
+`python toy.py MODEL LIMITS LOG_FORMAT [FLAG...]` serves on a free port, and prints the URL and the engine's
+pid. LIMITS is a JSON object of limits that differ from the toy's. A FLAG is one of `transom serve`.
 """
 
 import json
@@ -11,17 +11,20 @@ import sys
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
 
 from transom import logs, wire
-from transom.config import EngineConfig, LogConfig, ServerConfig
+from transom.cli.main import parsers
+from transom.cli.serve import server_config
+from transom.config import EngineConfig, LogConfig
 from transom.engine.supervisor import EngineLaunch
 from transom.errors import BadRequest, TransomError
 from transom.limits import Limits
-from transom.server.launch import ServerLaunch, listen, serve
+from transom.server.launch import ServerLaunch, serve
+from transom.server.listening import Address, listen
 from transom.text.budget import UNBOUNDED, TextBudget
 from transom.text.chat import normalize
 from transom.text.detokenize import Detokenizer
@@ -40,12 +43,12 @@ class ByteText:
     vocabulary = 258
     stop_ids = frozenset({END})
 
-    def encode(self, text: str, budget: TextBudget = UNBOUNDED) -> Tokens:
+    def encode(self, text: str, *, bos: bool = True, budget: TextBudget = UNBOUNDED) -> Tokens:
         budget.check_characters(len(text), 20)
         for _ in range(text.count("SLOW")):
             threading.Event().wait(0.01)
             budget.carry_on()
-        return np.array([BEGIN, *text.encode()], dtype=np.int32)
+        return np.array([*([BEGIN] if bos else []), *text.encode()], dtype=np.int32)
 
     def encode_chat(self, messages: Sequence[Message], budget: TextBudget = UNBOUNDED) -> Tokens:
         turns = normalize(messages)
@@ -57,8 +60,11 @@ class ByteText:
     def piece(self, token: int) -> bytes:
         return bytes([token]) if token < BEGIN else b""
 
-    def detokenizer(self) -> Detokenizer:
-        return Detokenizer(self.piece)
+    def detokenizer(self, *, skip_special: bool = True) -> Detokenizer:
+        return Detokenizer(self.piece if skip_special else self._named)
+
+    def _named(self, token: int) -> bytes:
+        return self.piece(token) or f"<{token}>".encode()
 
 
 @dataclass(frozen=True)
@@ -77,14 +83,15 @@ def running_server(
     announced: bool = True,
     log_format: str = "text",
     log: Path | None = None,
+    flags: Sequence[str] = (),
     **limits: float,
 ) -> Iterator[Running]:
     """A toy server, stopped at the end if it still runs.
 
     `announced`: wait until the server has printed its URL. `log`: the file for its standard error.
-    `limits`: those that differ from the toy's.
+    `flags`: flags of `transom serve` for the server. `limits`: those that differ from the toy's.
     """
-    words = [sys.executable, __file__, model, json.dumps(limits), log_format]
+    words = [sys.executable, __file__, model, json.dumps(limits), log_format, *flags]
     with ExitStack() as stack:
         stderr = stack.enter_context(log.open("wb")) if log else None
         process = subprocess.Popen(words, stdout=subprocess.PIPE, stderr=stderr, text=True)
@@ -102,19 +109,20 @@ def running_server(
         process.stdout.close()
 
 
-def main(model: str, limits: dict[str, float], log_format: str) -> int:
-    def announce(ready: wire.Ready, url: str) -> None:
-        print(url, ready.pid, flush=True)
+def main(model: str, limits: dict[str, float], log_format: str, flags: Sequence[str]) -> int:
+    def announce(ready: wire.Ready, address: Address) -> None:
+        print(address.url, ready.pid, flush=True)
 
     toys = {"finish_seconds": 1.0, "body_bytes": BODY_BYTES_MAX, "stalled_seconds": 0.5}
-    server = ServerConfig(port=0, limits=Limits(**{**toys, **limits}))
+    given = server_config(parsers()[1]["serve"].parse_args(flags))
+    server = replace(given, port=given.port if given.uds else 0, limits=Limits(**{**toys, **limits}))
     log_config = LogConfig(format=log_format)
     logs.configure(log_config)
     command = (sys.executable, str(FAKE_ENGINE))
     # However slow the machine: five crashes are too many.
     recipe = EngineLaunch(EngineConfig(model=model), log_config, command, crashes_seconds=3600)
     try:
-        serve(ServerLaunch(server, recipe, "toy", ByteText), listen("127.0.0.1", 0), announce)
+        serve(ServerLaunch(server, recipe, "toy", ByteText), listen(server), announce)
     except TransomError as error:
         print(f"transom: {error}", file=sys.stderr)
         return 1
@@ -124,4 +132,4 @@ def main(model: str, limits: dict[str, float], log_format: str) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1], json.loads(sys.argv[2]), sys.argv[3]))
+    sys.exit(main(sys.argv[1], json.loads(sys.argv[2]), sys.argv[3], sys.argv[4:]))

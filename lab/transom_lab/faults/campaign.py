@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 from transom.values import FinishReason
 from transom_lab.faults.lifetime import STEPS, SchedulerLifetime, draw_lifetime
-from transom_lab.faults.world import FaultWorld
+from transom_lab.faults.world import CHECK_EVERY, FaultWorld
 from transom_lab.fuzz.shrink import smallest_part
 from transom_lab.worlds.events import SchedulerEvent
 
@@ -27,6 +27,7 @@ class Tally:
 
     lifetimes: int = 0
     iterations: int = 0
+    crashes: int = 0
     steps: int = 0
     failed_steps: int = 0
     retractions: int = 0
@@ -42,17 +43,18 @@ class Tally:
     events: Counter[str] = field(default_factory=Counter)
 
     def add(self, world: FaultWorld, events: Sequence[SchedulerEvent]) -> None:
-        stats = world.scheduler.stats()
         self.lifetimes += 1
         self.iterations += world.iterations
-        self.steps += stats.steps
-        self.failed_steps += stats.failed_steps
-        self.retractions += stats.retractions
-        self.recomputed_tokens += stats.recomputed_tokens
-        self.repaired_tokens += stats.repaired_tokens
-        self.cached_tokens += stats.cached_tokens
-        self.computed_tokens += stats.computed_tokens
-        self.forks += stats.forks
+        self.crashes += len(world.past)
+        for stats in world.stats():
+            self.steps += stats.steps
+            self.failed_steps += stats.failed_steps
+            self.retractions += stats.retractions
+            self.recomputed_tokens += stats.recomputed_tokens
+            self.repaired_tokens += stats.repaired_tokens
+            self.cached_tokens += stats.cached_tokens
+            self.computed_tokens += stats.computed_tokens
+            self.forks += stats.forks
         self.refused += world.sent - len(world.judge.outputs)
         self.slowest = max(self.slowest, world.judge.slowest)
         self.ends.update(output.ended.reason for output in world.judge.outputs.values() if output.ended)
@@ -90,7 +92,7 @@ def run_part(seed: int, steps: int, events: Sequence[int]) -> Finding | None:
     """Replays one lifetime with only the given events, by index."""
     lifetime = draw_lifetime(seed, steps)
     chosen = [number for number in events if number < len(lifetime.events)]
-    _, error = live(lifetime, chosen)
+    _, error = live(lifetime, chosen, check_every=1)
     return None if error is None else Finding(seed, tuple(chosen[: error.after]), error.text)
 
 
@@ -102,9 +104,11 @@ class Broke:
     text: str
 
 
-def live(lifetime: SchedulerLifetime, events: Sequence[int]) -> tuple[FaultWorld, Broke | None]:
+def live(
+    lifetime: SchedulerLifetime, events: Sequence[int], check_every: int = CHECK_EVERY
+) -> tuple[FaultWorld, Broke | None]:
     """Plays the given events of a lifetime, then lets its requests end. Stops where it breaks."""
-    world, after = FaultWorld(lifetime.frame), 0
+    world, after = FaultWorld(lifetime.frame, check_every), 0
     try:
         for number in events:
             after += 1
@@ -117,11 +121,11 @@ def live(lifetime: SchedulerLifetime, events: Sequence[int]) -> tuple[FaultWorld
 
 def _shrunk(seed: int, lifetime: SchedulerLifetime) -> Finding:
     def breaking(events: Sequence[int]) -> int | None:
-        _, error = live(lifetime, events)
+        _, error = live(lifetime, events, check_every=1)
         return None if error is None else error.after
 
     events = smallest_part(range(len(lifetime.events)), breaking)
-    _, error = live(lifetime, events)
+    _, error = live(lifetime, events, check_every=1)
     assert error is not None, "the lifetime broke before and does not break now"
     return Finding(seed, tuple(events), error.text)
 

@@ -104,6 +104,7 @@ class _Progress:
         return (
             f"{tally.lifetimes:>9,} lifetimes  {tally.iterations:>11,} iterations"
             f"  {tally.iterations / seconds:>6,.0f}/s"
+            f"  crashes {tally.crashes:,}"
             f"  failed steps {tally.failed_steps:,}  retractions {tally.retractions:,}  forks {tally.forks:,}"
             f"  tokens computed {tally.computed_tokens:,} cached {tally.cached_tokens:,}"
             f" repaired {tally.repaired_tokens:,} recomputed {tally.recomputed_tokens:,}"

@@ -19,7 +19,16 @@ from dataclasses import dataclass, field, replace
 from transom.sched.config import SchedulerConfig
 from transom.sched.loop import Iteration, Rejected
 from transom.steps import SpanWork
-from transom.values import Ended, Event, FinishReason, PromptLogprobs, Request, RequestId, TokenSampled
+from transom.values import (
+    Ended,
+    Event,
+    FinishReason,
+    PromptLogprobs,
+    Request,
+    RequestId,
+    Sibling,
+    TokenSampled,
+)
 from transom_lab.worlds.expected import ExpectedOutput, ToyModel
 from transom_lab.worlds.runner import Observed
 
@@ -124,6 +133,27 @@ class Judge:
             ahead += self._share(output)
             standing = self._standings[output.request.id]
             standing.due = max(standing.due, self.iterations) + ahead
+
+    def replay(self, unsent: Sequence[Request]) -> list[Request]:
+        """The requests that another engine must get; `unsent` follow them, which no engine has seen yet.
+
+        There they arrive anew, in the same order: each output with tokens as a request of its own, the others
+        of a prompt together.
+        """
+        # A request that no engine has seen was sent since the last iteration; its double is refused.
+        seen = [id for id in self.unfinished if self._standings[id].sent < self.iterations]
+        requests, self.arrivals = [], 0
+        for id in (id for id in seen if self._standings[id].parent is None):
+            forks = self._standings[id].forks
+            siblings = [Sibling(fork, self.outputs[fork].request.sampling) for fork in forks]
+            requests.append(self.outputs[id].continuation(tuple(siblings)))
+        arriving = (id for request in (*requests, *unsent) for id in request.ids if id in self.unfinished)
+        for self.arrivals, id in enumerate(dict.fromkeys(arriving), 1):
+            standing, priority = self._standings[id], self.outputs[id].request.priority
+            standing.rank = (self.arrivals - 1 - self.config.priority_bonus * priority, int(id))
+            standing.sent = self.iterations
+        self.restart_bounds()
+        return requests
 
     # ------------------------------------------------------------ one iteration
 

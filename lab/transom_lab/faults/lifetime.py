@@ -7,13 +7,17 @@ from transom.sched.policy import SchedulePolicy
 from transom_lab.faults.draw import EventDrawer
 from transom_lab.faults.world import STEP_SECONDS, Frame
 from transom_lab.fuzz.draw import CONTEXT, draw_setting
-from transom_lab.worlds.events import SchedulerEvent
+from transom_lab.worlds.events import Crash, SchedulerEvent
 
 STEPS = 60
 """Most iterations of a lifetime with events. After them, unfinished requests run to their end."""
 
 WHOLE_CONTEXT = 0.7
 """Probability that the configured context is all that the pools are sized for."""
+
+
+CRASHES = 0.15
+"""Probability of a lifetime in which engines die."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +32,13 @@ def draw_lifetime(seed: int, steps: int = STEPS) -> SchedulerLifetime:
     frame = draw_frame(random)
     # Cubed, because most faults need few iterations, and short lifetimes mean more lifetimes per second.
     iterations = 1 + int(steps * random.random() ** 3)
-    return SchedulerLifetime(frame, tuple(EventDrawer(random, frame).events(iterations)))
+    events = EventDrawer(random, frame).events(iterations)
+    # From a source of its own, so that all other lifetimes are drawn as they were before engines died.
+    crashes = Random(f"crashes {seed}")
+    if crashes.random() < CRASHES:
+        for _ in range(crashes.choice((1, 1, 2, 5))):
+            events.insert(crashes.randrange(len(events) + 1), Crash())
+    return SchedulerLifetime(frame, tuple(events))
 
 
 def draw_frame(random: Random) -> Frame:

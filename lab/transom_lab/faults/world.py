@@ -22,7 +22,7 @@ from transom.values import (
     Sibling,
     UpdateMode,
 )
-from transom.wire import Abort, AbortAll, Drain, Flush, Pause, Resume, Submit, UpdateWeights
+from transom.wire import Abort, AbortAll, Drain, Flush, Pause, Resume, Stats, Submit, UpdateWeights
 from transom_lab.faults.judge import Judge
 from transom_lab.fuzz.driver import layout_of
 from transom_lab.fuzz.operations import Setting
@@ -39,6 +39,10 @@ AUDIT_EVERY = 8
 """Iterations from one check of all cached pages to the next. Pages that a step reads are always checked."""
 
 PLAN_TWICE_EVERY = 4
+
+CHECK_EVERY = 4
+"""Iterations from one check of all invariants to the next: half of the time of an iteration. What is broken
+stays broken, and a replay checks after each iteration."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,19 +78,13 @@ class Frame:
 class FaultWorld:
     """Owns a scheduler world and its judge. Mutable. Any exception it raises is a finding."""
 
-    def __init__(self, frame: Frame) -> None:
+    def __init__(self, frame: Frame, check_every: int = CHECK_EVERY) -> None:
+        self.frame = frame
+        self._check_every = check_every
         self.judge = Judge(frame.config())
-        self.world = SchedulerWorld(
-            layout_of(frame.setting),
-            frame.config(),
-            self.judge.outputs,
-            siblings=self.judge.siblings,
-            in_flight=self._abort_in_flight,
-        )
-        self.memory, self.cache = self.world.memory, self.world.cache
-        self.scheduler, self.runner = self.world.scheduler, self.world.runner
-        self.scheduler.plan_twice_every = PLAN_TWICE_EVERY
-        self.runner.cost = StepCost(base=STEP_SECONDS)
+        self.past: list[Stats] = []
+        """Of the engines that died."""
+        self._start()
         self.iterations = 0
         self.sent = 0
         self._updates: set[int] = set()
@@ -95,6 +93,25 @@ class FaultWorld:
         self._abort_ranks: list[int] = []
         """Requests to abort while the next step is computed, by rank."""
         self._aborted_in_flight: list[Ended] = []
+
+    def _start(self) -> None:
+        """Starts an engine: an empty cache, and a scheduler that knows no request."""
+        self.world = SchedulerWorld(
+            layout_of(self.frame.setting),
+            self.frame.config(),
+            self.judge.outputs,
+            siblings=self.judge.siblings,
+            in_flight=self._abort_in_flight,
+        )
+        self.memory, self.cache = self.world.memory, self.world.cache
+        self.scheduler, self.runner = self.world.scheduler, self.world.runner
+        self.scheduler.plan_twice_every = PLAN_TWICE_EVERY
+        self.world.check_every = self._check_every
+        self.runner.cost = StepCost(base=STEP_SECONDS)
+
+    def stats(self) -> list[Stats]:
+        """Of each engine, the last one last."""
+        return [*self.past, self.scheduler.stats()]
 
     # ------------------------------------------------------------ events
 
@@ -115,6 +132,8 @@ class FaultWorld:
                 self.world.pin(tokens, steps)
             case do.Evict(component=component, pages=pages):
                 self._evict(component, pages)
+            case do.Crash():
+                self._crash()
             case do.FailStep(failure=failure):
                 self.runner.failure = failure
             case do.DelayStep(seconds=seconds):
@@ -211,6 +230,29 @@ class FaultWorld:
         if sliding and not any(map(is_state, self.memory.kinds)):
             self.world.evict(sliding[number % len(sliding)], pages)
 
+    def _crash(self) -> None:
+        """Another engine starts. It gets the state that commands have left, and all that is unfinished.
+
+        Not while an update of the weights or a drain is on its way: the client's rules for these are tested
+        in `engine/`.
+        """
+        clock, inbox = self.world.clock, self.world.inbox
+        if self._updates or any(isinstance(sent, Drain) for sent in inbox):
+            return
+        stats = self.scheduler.stats()
+        assert stats.steps == len(self.runner.steps), (stats, len(self.runner.steps))
+        self.past.append(stats)
+        requests = self.judge.replay([sent.request for sent in inbox if isinstance(sent, Submit)])
+        self._start()
+        self.world.clock = clock
+        if self.judge.paused and not any(isinstance(sent, Pause) for sent in inbox):
+            self.world.send(Pause(PauseMode.IN_PLACE))
+        drain = (
+            [Drain()] if self.judge.draining else []
+        )  # an engine that drains still gets what is unfinished
+        for command in (*map(Submit, requests), *drain, *inbox):
+            self.world.send(command)
+
     # ------------------------------------------------------------ iterations
 
     def iterate(self) -> None:
@@ -290,8 +332,10 @@ class FaultWorld:
     def _require_counted(self) -> None:
         """The scheduler's statistics agree with a count from the outside."""
         stats, outputs = self.scheduler.stats(), self.judge.outputs.values()
-        assert (stats.requests_finished, stats.running, stats.waiting) == (len(outputs), 0, 0), stats
-        assert stats.generated_tokens == sum(output.received for output in outputs), stats
+        assert sum(each.requests_finished for each in self.stats()) == len(outputs), self.stats()
+        assert (stats.running, stats.waiting) == (0, 0), stats
+        received = sum(output.received for output in outputs)
+        assert sum(each.generated_tokens for each in self.stats()) == received, self.stats()
         assert stats.steps == len(self.runner.steps), (stats, len(self.runner.steps))
         plain = (int, float, dict, tuple)
         assert all(type(value) in plain for value in msgspec.structs.astuple(stats)), stats

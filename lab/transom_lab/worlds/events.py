@@ -121,6 +121,11 @@ class Pin:
 
 
 @dataclass(frozen=True, slots=True)
+class Crash:
+    """The engine dies between two iterations. Its successor gets every unfinished request with its tokens."""
+
+
+@dataclass(frozen=True, slots=True)
 class Evict:
     """Memory pressure on one component: up to `pages` unreferenced pages are evicted."""
 
@@ -167,6 +172,7 @@ SchedulerEvent = (
     | UpdateWeights
     | Drain
     | Pin
+    | Crash
     | Evict
     | FailStep
     | DelayStep

@@ -5,7 +5,7 @@ output can be computed without any engine, and every schedule must produce it.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -16,6 +16,7 @@ from transom.values import (
     PromptLogprobs,
     Request,
     SampledToken,
+    Sibling,
     Tokens,
     TokenSampled,
     Usage,
@@ -102,13 +103,21 @@ class ExpectedOutput:
         stopped = bool(self.text) and self.text[-1] in self.request.stop_ids
         return FinishReason.STOP if stopped else FinishReason.LENGTH
 
+    def continuation(self, siblings: tuple[Sibling, ...]) -> Request:
+        """The request for all that is missing, as it goes to another engine. `siblings` have no token yet."""
+        self.cached = self.admissions = 0
+        outputs = self.text[: self.received]
+        scored = None if self.scored == len(self.request.prompt) else self.scored
+        logprobs = replace(self.request.logprobs, prompt_from=scored)
+        return replace(self.request, outputs=outputs, siblings=siblings, logprobs=logprobs)
+
     # ------------------------------------------------------------ in the runner
 
     def admit(self, start: int) -> None:
         """Notes an admission that computes from `start` on. It must leave every position to be scored."""
         assert start < self.known and (self.scored == len(self.request.prompt) or start < self.scored), self
         if not self.admissions:
-            self.cached = start
+            self.cached = min(start, len(self.request.prompt))
         self.admissions += 1
 
     def next(self) -> SampledToken:

@@ -227,9 +227,9 @@ def _is_installed(distribution: str) -> bool:
 def _port(host: str, port: int) -> Finding:
     try:
         # Imported here: it needs packages that `_packages` reports by name when they are missing.
-        from transom.server.launch import listen
+        from transom.server.listening import listen_tcp
 
-        listen(host, port).close()
+        listen_tcp(host, port).close()
     except ConfigError as error:
         return Finding("port", Verdict.WRONG, str(error), "--port")
     except ImportError as error:

@@ -67,9 +67,9 @@ def _generate_options(options: argparse.Namespace) -> "Options":
     require("--max-tokens", options.max_tokens, 1, 1 << 31)
     if options.seed is None:
         options.seed = secrets.randbits(63)
-    return {
+    given: Options = {
         "max_tokens": options.max_tokens,
-        **sampling_options(options),
         "stop": options.stop,
         "ignore_eos": options.ignore_eos,
     }
+    return {**given, **sampling_options(options)}

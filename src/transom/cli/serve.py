@@ -69,6 +69,7 @@ def add(commands: Any) -> Parser:
         metavar="N",
         help="port to listen on; default %(default)s; 0 picks a free one",
     )
+    _add_transport_flags(network)
     network.add_argument(
         "--served-model-name",
         metavar="NAME",
@@ -100,28 +101,67 @@ def add(commands: Any) -> Parser:
     return parser
 
 
+def _add_transport_flags(network: Any) -> None:
+    network.add_argument(
+        "--uds",
+        metavar="PATH",
+        help="listen on this Unix socket, in place of address and port; its owner and its group may connect",
+    )
+    network.add_argument(
+        "--ssl-certfile",
+        metavar="FILE",
+        help="speak TLS with the certificate chain of this PEM file; SIGHUP reads it again. Default: no TLS",
+    )
+    network.add_argument(
+        "--ssl-keyfile",
+        metavar="FILE",
+        help="the certificate's private key, PEM without a passphrase; default: it is in --ssl-certfile",
+    )
+    network.add_argument(
+        "--root-path",
+        default=DEFAULTS.root_path,
+        metavar="PREFIX",
+        help="a prefix, such as /llm, that a proxy leaves on the paths of requests; default: none",
+    )
+    network.add_argument(
+        "--trusted-proxy",
+        action="append",
+        default=[],
+        metavar="ADDRESS",
+        help="believe X-Forwarded-For, which names the client in the log, from this address or network, or "
+        "unix; may be repeated. Default: from none",
+    )
+
+
 def _run(options: argparse.Namespace) -> None:
     found = settings.load(options.parser, options, os.environ)
     try:
-        server, engine = _server_config(options), engine_config(options)
+        server, engine = server_config(options), engine_config(options)
     except ConfigError as error:
         raise found.explained(error) from None
     log_config = LogConfig(options.log_level, options.log_format)
     logs.configure(log_config)
     for name in found.unknown:
         log.warning("the environment has %s, which is not a setting", name)
-    from transom.server.launch import listen, serve_model
+    from transom.server.launch import serve_model
+    from transom.server.listening import listen
 
     # The port is taken first: a download or a load that ends in "address in use" would waste minutes.
-    sock = listen(server.host, server.port)
+    listener = listen(server)
     find_model(engine.model)
-    serve_model(server, engine, log_config, sock)
+    serve_model(server, engine, log_config, listener)
 
 
-def _server_config(options: argparse.Namespace) -> ServerConfig:
+def server_config(options: argparse.Namespace) -> ServerConfig:
+    """The server's settings from flags. ConfigError, naming the flag."""
     return ServerConfig(
         host=options.host,
         port=options.port,
+        uds=options.uds,
+        ssl_certfile=options.ssl_certfile,
+        ssl_keyfile=options.ssl_keyfile,
+        root_path=options.root_path,
+        trusted_proxies=tuple(options.trusted_proxy),
         served_model_name=options.served_model_name,
         api_keys=tuple(options.api_key),
         limits=limits(options),

@@ -3,11 +3,13 @@
 import os
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
 from transom import wire
 from transom.config import EngineConfig, cores_available
+from transom.engine.masks import GrammarGate, Masks, ReadVocabulary
 from transom.engine.reload import DiskWeights, identity_of
 from transom.engine.runner import ModelRunner
 from transom.engine.sizing import Sizing, size_pools
@@ -62,6 +64,7 @@ class Engine:
         self.runner = ModelRunner(ops, model, self.store, tables, [rule.clips for rule in self.cache.rules])
         self.disk = DiskWeights(self.runner)
         self.scheduler = Scheduler(self.cache, scheduler_config(config, self.sizing))
+        self._gate = GrammarGate(None)
         self._check: Work | None = None
         """The check in progress. None after every iteration, because the cache may have changed."""
 
@@ -75,11 +78,19 @@ class Engine:
     ) -> sched.Iteration:
         """Applies the commands and computes one step: see `transom.sched.loop`."""
         runner = _Announced(self.runner, computing)
-        iteration = sched.iterate(self.scheduler, commands, runner, time.monotonic(), self.disk)
+        passed = self._gate.pass_on(commands, idle=not self.scheduler.has_work)
+        iteration = sched.iterate(self.scheduler, passed.commands, runner, time.monotonic(), self.disk)
+        if passed.rejected:
+            iteration = replace(iteration, rejected=passed.rejected + iteration.rejected)
         self._check = None
         if self.config.paranoid:
             check(self.cache)
         return iteration
+
+    def allow_grammars(self, vocabulary: ReadVocabulary) -> None:
+        """Outputs can be constrained from now on. `vocabulary` is read when the first one is."""
+        masks = Masks(vocabulary, self.model.spec.vocabulary, self.config.max_running_requests)
+        self.runner.masks, self._gate = masks, GrammarGate(masks)
 
     def check_slice(self) -> bool:
         """Checks the next slice of the cache's invariants. False once all hold since the last iteration.
@@ -98,6 +109,8 @@ class Engine:
     def stats(self) -> wire.Stats:
         """The scheduler's counters and state, with the use of each KV pool in tokens."""
         stats = self.scheduler.stats()
+        # To clients, a request that waits for its grammar waits like any other.
+        stats.waiting += len(self._gate)
         stats.components = tuple(map(self._component_use, self.cache.stats().components))
         return stats
 
@@ -116,7 +129,8 @@ def load_engine(config: EngineConfig) -> tuple[wire.Ready, Engine]:
     ops = choose_ops(threads)
     model = load_model(read_gguf(path))
     engine = Engine(config, model, ops)
-    engine.disk.identity = identity_of(path)
+    engine.disk.source, engine.disk.identity = str(path), identity_of(path)
+    engine.allow_grammars(engine.disk.vocabulary)
     return _ready(engine, path, threads, time.monotonic() - started), engine
 
 

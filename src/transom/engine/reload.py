@@ -11,7 +11,9 @@ from transom.engine.runner import ModelRunner
 from transom.errors import BadRequest, ModelFileError
 from transom.models.load import load_model, read_spec
 from transom.models.spec import ModelSpec
+from transom.text.vocabulary import Vocabulary
 from transom.weights.gguf import GgufFile, read_gguf
+from transom.weights.vocabulary import read_vocabulary
 
 PARAM = "model_path"
 HEADER_BYTES = 128 << 20
@@ -24,10 +26,11 @@ SAMPLES, SAMPLE_BYTES = 64, 4096
 class DiskWeights:
     """The `sched.commands.Weights` of a model runner. A source is the path of a GGUF file.
 
-    Mutable: `identity` is that of the file that serves, see `identity_of`.
+    Mutable: `source` and `identity` are those of the file that serves, see `identity_of`.
     """
 
     runner: ModelRunner
+    source: str = ""
     identity: str = ""
 
     def check(self, source: str) -> None:
@@ -40,7 +43,14 @@ class DiskWeights:
         with _opened(source) as (file, identity):
             self._require_same(read_spec(file), source)
             self.runner.model = load_model(file)
-            self.identity = identity
+            self.source, self.identity = source, identity
+
+    def vocabulary(self) -> Vocabulary:
+        """The vocabulary of the file that serves. BadRequest if the file has changed since it was loaded."""
+        with _opened(self.source, HEADER_BYTES) as (file, identity):
+            if identity != self.identity:
+                raise BadRequest(f"{self.source} has changed since it was loaded: restart the server")
+            return read_vocabulary(file)
 
     def _require_same(self, spec: ModelSpec, source: str) -> None:
         served = self.runner.model.spec

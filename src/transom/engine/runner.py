@@ -2,16 +2,19 @@
 
 import time
 from collections.abc import Iterator, Sequence
+from concurrent.futures import Future
 from dataclasses import replace
 
 import numpy as np
 
 from transom.engine.batch import assemble, sampled_rows, sampling_rows
+from transom.engine.logit_rules import apply_rules
+from transom.engine.masks import Masks, StepMasks
 from transom.models.decoder import head, hidden
 from transom.models.spec import Model
 from transom.ops.protocol import F32, I32, Ops
 from transom.ops.store import KVStore
-from transom.steps import SpanWork, StepResult, StepWork
+from transom.steps import RuledOutput, SpanWork, StepResult, StepWork
 from transom.values import Alternative, SampledToken
 
 PROMPT_LOGPROB_ROWS = 64
@@ -32,6 +35,8 @@ class ModelRunner:
         self, ops: Ops, model: Model, store: KVStore, tables: Sequence[I32], clips: Sequence[bool]
     ) -> None:
         self.model = model
+        self.masks: Masks | None = None
+        """Set where outputs can be constrained."""
         self._ops = ops
         self._store = store
         self._clips = tuple(clips)
@@ -39,10 +44,18 @@ class ModelRunner:
 
     def run(self, work: StepWork) -> StepResult:
         started = time.perf_counter()
-        result = self.results(work, self.hidden(work))
+        # Masks follow from tokens that are known, so they are computed beside the forward pass.
+        masks = self.begin_masks(work)
+        result = self.results(work, self.hidden(work), masks)
         return replace(result, seconds=time.perf_counter() - started)
 
-    # The two halves of `run` are public so that tests can look at the hidden states between them.
+    # The parts of `run` are public so that tests can look at the hidden states between them.
+
+    def begin_masks(self, work: StepWork) -> "Future[StepMasks] | None":
+        if self.masks is None:
+            assert all(span.constraint is None for span in work.spans), "an engine without masks"
+            return None
+        return self.masks.begin(work)
 
     def hidden(self, work: StepWork) -> F32:
         """Runs the step up to the last layer: one row for each token that needs logits."""
@@ -52,25 +65,33 @@ class ModelRunner:
             self._store.discard(discard.component, discard.pages)
         return hidden(self._ops, self.model, self._kv, assemble(work, self._clips))
 
-    def results(self, work: StepWork, rows: F32) -> StepResult:
+    def results(self, work: StepWork, rows: F32, masks: "Future[StepMasks] | None" = None) -> StepResult:
         """Samples tokens and reads prompt logprobs from the rows that `hidden` returned."""
-        if all(span.prompt_logprobs is None for span in work.spans):
-            sampled, siblings = self._sample(work, rows)
-            return StepResult(sampled, siblings=siblings)
-        samples = sampled_rows(work)
-        sampled, siblings = self._sample(work, rows[samples])
-        prompt_logprobs = self._prompt_logprobs(work, rows[~samples])
-        return StepResult(sampled, siblings=siblings, prompt_logprobs=prompt_logprobs)
+        samples = None
+        if any(span.prompt_logprobs is not None for span in work.spans):
+            samples = sampled_rows(work)
+        masks = masks or self.begin_masks(work)
+        constrained = None if masks is None else masks.result()
+        sampled, siblings = self._sample(work, rows if samples is None else rows[samples], constrained)
+        return StepResult(
+            sampled,
+            siblings=siblings,
+            prompt_logprobs=() if samples is None else self._prompt_logprobs(work, rows[~samples]),
+            failures={} if constrained is None else constrained.failures,
+        )
 
     # ------------------------------------------------------------ sample
 
     def _sample(
-        self, work: StepWork, rows: F32
+        self, work: StepWork, rows: F32, masks: StepMasks | None
     ) -> tuple[tuple[SampledToken | None, ...], tuple[tuple[SampledToken, ...], ...]]:
         """A token for each span that samples; tokens for siblings if any span of the step has some."""
         if len(rows) == 0:
             return (None,) * len(work.spans), ()
-        tokens = self._sampled_tokens(work, head(self._ops, self.model, rows))
+        logits = head(self._ops, self.model, rows)
+        if masks is not None:
+            masks.apply(logits)
+        tokens = self._sampled_tokens(work, logits)
         if not any(span.siblings for span in work.spans):
             return tuple(None if span.sampling is None else next(tokens) for span in work.spans), ()
         sampled: list[SampledToken | None] = []
@@ -86,7 +107,15 @@ class ModelRunner:
         outputs = [1 + len(span.siblings) for span in spans]
         if len(logits) < sum(outputs):
             logits = np.repeat(logits, outputs, axis=0)
+        ruled = _ruled_rows(spans, outputs)
+        plain = logits[list(ruled)]  # a copy
+        for row, output in ruled.items():
+            apply_rules(logits[row], output)
         tokens, logprobs = self._ops.sample(logits, sampling_rows(work))
+        if ruled:
+            # Log-probabilities are the model's own.
+            logits[list(ruled)] = plain
+            logprobs[list(ruled)] = self._ops.logprobs(plain, tokens[list(ruled)], 0)[0]
         if not any(span.top for span in spans):
             return map(SampledToken, tokens.tolist(), logprobs.tolist())
         tops = [span.top for span, count in zip(spans, outputs, strict=True) for _ in range(count)]
@@ -114,6 +143,18 @@ class ModelRunner:
             for row, top in enumerate(tops)
         ]
         return list(map(SampledToken, tokens.tolist(), logprobs.tolist(), alternatives))
+
+
+def _ruled_rows(spans: Sequence[SpanWork], outputs: Sequence[int]) -> dict[int, RuledOutput]:
+    """By row of logits: the outputs with logit rules. `outputs[i]` rows in turn belong to span i."""
+    rows: dict[int, RuledOutput] = {}
+    row = 0
+    for span, count in zip(spans, outputs, strict=True):
+        if span.ruled is not None:
+            # Siblings sample their first tokens: so far all have the same outputs, that is none.
+            rows |= dict.fromkeys(range(row, row + count), span.ruled)
+        row += count
+    return rows
 
 
 def _prompt_tokens(span: SpanWork) -> I32:

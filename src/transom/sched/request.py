@@ -126,6 +126,11 @@ class Progress:
         assert end is None or end <= self.length, (end, self.length)
         return self._buffer[: self.length if end is None else end]
 
+    @property
+    def output_tokens(self) -> Tokens:
+        """The outputs so far; a view."""
+        return self._buffer[len(self.request.prompt) : self.length]
+
     def slice(self, span: Span) -> Tokens:
         assert span.end <= self.length, (span, self.length)
         return self._buffer[span.start : span.end]

@@ -1,6 +1,7 @@
 """Applies a computed span: publishes pages, records prompt logprobs, tokens and siblings, ends requests."""
 
-from dataclasses import dataclass
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from transom.errors import NoSpace
@@ -9,8 +10,10 @@ from transom.sched.queue import OUTPUT_WEIGHT
 from transom.sched.request import Progress, Running, Scheduled, Span
 from transom.sched.requests import Requests
 from transom.steps import SpanWork, StepResult
-from transom.values import Event, FinishReason, PromptLogprobs, SampledToken, TokenSampled
+from transom.values import Ended, Event, FinishReason, PromptLogprobs, SampledToken, TokenSampled
 from transom.wire import Counters
+
+GRAMMAR_FAILED = "grammar_failed"
 
 
 class SpanResult(NamedTuple):
@@ -19,6 +22,7 @@ class SpanResult(NamedTuple):
     sampled: SampledToken | None
     siblings: tuple[SampledToken, ...]
     prompt_logprobs: tuple[SampledToken, ...]
+    failure: str = ""
 
 
 def span_result(result: StepResult, number: int) -> SpanResult:
@@ -26,6 +30,7 @@ def span_result(result: StepResult, number: int) -> SpanResult:
         result.sampled[number],
         result.siblings[number] if result.siblings else (),
         result.prompt_logprobs[number] if result.prompt_logprobs else (),
+        result.failures.get(number, ""),
     )
 
 
@@ -49,6 +54,9 @@ class Results:
         if result.sampled is None:
             if span.end == progress.limit:  # max_tokens is 0: the prompt was computed for its logprobs
                 events.append(self.requests.end(running, FinishReason.LENGTH))
+            return
+        if result.failure:
+            events += self._fail(scheduled, result.failure)
             return
         events.append(self._append(progress, result.sampled))
         for sibling, sampled in zip(siblings, result.siblings, strict=True):
@@ -76,6 +84,13 @@ class Results:
         if holding.clip:
             self.counters.repaired_tokens += max(0, min(span.end, holding.full_until) - span.start)
         self.counters.recomputed_tokens += max(0, min(span.end, computed_peak) - span.start)
+
+    def _fail(self, scheduled: Scheduled, message: str) -> Iterator[Event]:
+        """Ends the outputs of a span whose grammar failed."""
+        # Siblings first: one of them would take the place of the first output.
+        for sibling in scheduled.siblings:
+            yield from map(_refused, self.requests.stop(sibling.id, FinishReason.ERROR, message))
+        yield _refused(self.requests.end(scheduled.running, FinishReason.ERROR, message))
 
     def _append(self, progress: Progress, sampled: SampledToken) -> TokenSampled:
         progress.append(sampled.token)
@@ -115,6 +130,11 @@ class Results:
             return self.cache.fork(first.holding, sibling.id, computed)
         except NoSpace:
             return None
+
+
+def _refused(end: Ended) -> Ended:
+    """With a code, the end is a refusal of the request, not a failure of the server."""
+    return replace(end, code=GRAMMAR_FAILED)
 
 
 def finish_reason(progress: Progress, token: int) -> FinishReason | None:

@@ -13,7 +13,7 @@ from transom.sched.request import Idle, Progress, Running, Scheduled, Seniority,
 from transom.sched.requests import Requests
 from transom.sched.results import Results, span_result
 from transom.sched.step_cost import CostLearner, counts_of
-from transom.steps import SpanWork, StepResult, StepWork
+from transom.steps import Constraint, RuledOutput, SpanWork, StepResult, StepWork
 from transom.values import Ended, Event, FinishReason, IdleReason, PauseMode, Request, RequestId, UpdateMode
 from transom.wire import Counters, Drain, Stats, UpdateWeights
 
@@ -351,4 +351,12 @@ def _work(running: Running, span: Span, siblings: tuple[Progress, ...]) -> SpanW
         tuple([sibling.request.sampling for sibling in siblings]) if siblings else (),
         progress.prompt_logprobs(span),
         request.logprobs.top,
+        _ruled(progress) if request.rules is not None and progress.samples_at(span.end) else None,
+        Constraint(request.grammar, progress.output_tokens) if request.grammar else None,
     )
+
+
+def _ruled(progress: Progress) -> RuledOutput:
+    request = progress.request
+    assert request.rules is not None, request.id
+    return RuledOutput(request.rules, progress.tokens(), len(request.prompt), request.stop_ids)

@@ -1,10 +1,12 @@
 """The start screen of `transom serve`: the model, the memory and every default that was chosen."""
 
+import shlex
 import sys
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from transom import streams, wire
+from transom.server.listening import Address
 
 
 @dataclass(frozen=True, slots=True)
@@ -13,7 +15,7 @@ class Line:
     text: str
 
 
-def banner_lines(ready: wire.Ready, served_name: str, url: str) -> list[Line]:
+def banner_lines(ready: wire.Ready, served_name: str, address: Address) -> list[Line]:
     return [
         Line("model", f"{served_name} ({ready.architecture}), {_layers(ready.components)}"),
         Line("weights", _bytes(ready.weights_bytes)),
@@ -26,23 +28,25 @@ def banner_lines(ready: wire.Ready, served_name: str, url: str) -> list[Line]:
             f"pages of {ready.page_size}",
         ),
         Line("threads", f"{ready.threads}, {ready.isa}"),
-        Line("ready", f"in {ready.load_seconds:.1f} s at {url}"),
+        *([Line("socket", address.permissions())] if address.path else []),
+        Line("ready", f"in {ready.load_seconds:.1f} s at {address}"),
     ]
 
 
-def curl_line(served_name: str, url: str, keys: int = 0) -> str:
+def curl_line(served_name: str, address: Address, keys: int = 0) -> str:
     """A request to paste into another terminal. `keys`: the number of API keys; a placeholder is printed."""
     body = f'{{"model": "{served_name}", "prompt": "The capital of France is", "max_tokens": 16}}'
     key = "-H 'Authorization: Bearer KEY' " if keys else ""
-    return f"curl {url}/v1/completions {key}-H 'Content-Type: application/json' -d '{body}'"
+    socket = f"--unix-socket {shlex.quote(str(address.path))} " if address.path else ""
+    return f"curl {socket}{address.url}/v1/completions {key}-H 'Content-Type: application/json' -d '{body}'"
 
 
-def show(ready: wire.Ready, served_name: str, url: str, keys: int = 0) -> None:
+def show(ready: wire.Ready, served_name: str, address: Address, keys: int = 0) -> None:
     """Prints the screen, in colour on a terminal only. `keys` is the number of API keys.
 
     A standard output that cannot be written does not stop the server.
     """
-    lines, curl = banner_lines(ready, served_name, url), curl_line(served_name, url, keys)
+    lines, curl = banner_lines(ready, served_name, address), curl_line(served_name, address, keys)
     if not sys.stdout.isatty():
         streams.print_line(
             sys.stdout, "\n".join([f"{line.label:<12}{line.text}" for line in lines] + ["", curl])

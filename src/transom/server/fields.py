@@ -50,11 +50,7 @@ def _all(names: str, *neutral: object) -> dict[str, Neutral]:
 GROUPS = (
     Group(
         "outputs cannot be constrained in this way",
-        _all(
-            "guided_json guided_regex guided_choice guided_grammar guided_whitespace_pattern structural_tag "
-            "structured_outputs regex ebnf json_schema grammar output_format grammar_triggers stop_regex"
-        )
-        | _all("response_format", {"type": "text"})
+        _all("structural_tag output_format grammar_triggers stop_regex")
         | _all("format guided_whitespace stop_sequences stop_words", "", [])
         | _all("grammar_lazy", False),
     ),
@@ -67,26 +63,25 @@ GROUPS = (
     ),
     Group(
         "sampling has no such step",
-        _all("frequency_penalty presence_penalty no_repeat_ngram_size", 0)
-        | _all("repetition_penalty repeat_penalty encoder_repetition_penalty", 1)
+        _all("no_repeat_ngram_size frequency_penalty_range", 0)
+        | _all("repeat_penalty encoder_repetition_penalty", 1)
         | _all("typical_p typical tfs_z tfs guidance_scale cfg_scale num_beams length_penalty", 1)
         | _all("top_a mirostat mirostat_mode dry_multiplier xtc_probability smoothing_factor", 0)
-        | _all("dynatemp_range epsilon_cutoff eta_cutoff penalty_alpha frequency_penalty_range", 0)
+        | _all("dynatemp_range epsilon_cutoff eta_cutoff penalty_alpha", 0)
         | _all("top_n_sigma nsigma", 0, -1)
-        | _all("min_tokens min_length min_new_tokens min_keep", 0)
+        | _all("min_length min_new_tokens min_keep", 0)
         | _all("use_beam_search dynamic_temperature early_stopping ban_eos_token", False)
         | _all("do_sample", True)
         | _all("num_return_sequences", 1)
-        | _all("logit_bias", {}, [])
-        | _all("bad_words bad_words_ids banned_tokens custom_token_bans", [], "")
-        | _all("allowed_token_ids")
+        | _all("bad_words_ids banned_tokens custom_token_bans", [], "")
         | _all("logits_processors logit_processors custom_logit_processor samplers sampler_priority", [])
         | _all("vllm_xargs custom_params repetition_detection", {})
         | _all("negative_prompt", ""),
     ),
     Group(
         "the prompt is made by the model's own template and tokenizer",
-        _all("add_generation_prompt add_special_tokens", True)
+        _all("add_generation_prompt", True)
+        | _all("add_special_tokens", True, False)
         | _all("continue_final_message raw enable_thinking", False)
         | _all("chat_template_kwargs", {})
         | _all("chat_template template system context", "", [])
@@ -104,17 +99,16 @@ GROUPS = (
     ),
     Group(
         "answers do not contain this",
-        _all("skip_special_tokens spaces_between_special_tokens detokenize", True)
-        | _all("include_stop_str_in_output no_stop_trim return_token_ids return_tokens_as_token_ids", False)
+        _all("detokenize", True)
         | _all("return_hidden_states return_logprob return_routed_experts return_tokens echo", False)
-        | _all("prompt_logprobs token_ids_logprob logprob_token_ids logprob_start_len", -1)
+        | _all("token_ids_logprob logprob_token_ids logprob_start_len", -1)
         | _all("n_probs top_logprobs_num top_logprobs", 0),
     ),
     Group(
         "the limit of an output's length is max_tokens",
         _all(
             "max_new_tokens max_length n_predict num_predict max_output_tokens max_tokens_to_sample "
-            "max_completion_tokens thinking_token_budget",
+            "thinking_token_budget",
             -1,
         )
         | _all("t_max_predict_ms", 0, -1),
@@ -141,7 +135,8 @@ HARMLESS = frozenset(
         "rid request_id session_id conversation_id data_parallel_rank routed_dp_rank keep_alive id_slot "
         "slot_id cache_prompt bootstrap_port bootstrap_room return_progress timings_per_token "
         # Settings of a feature that is off: the field that turns it on is refused.
-        "guided_decoding_backend repeat_last_n dry_base dry_allowed_length dry_penalty_last_n "
+        "guided_decoding_backend spaces_between_special_tokens "
+        "repeat_last_n dry_base dry_allowed_length dry_penalty_last_n "
         "dry_sequence_breakers xtc_threshold mirostat_tau mirostat_eta dynatemp_exponent penalize_nl "
         "separate_reasoning stream_reasoning include_reasoning logprobs_mode include_obfuscation "
     )

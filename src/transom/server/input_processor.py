@@ -1,9 +1,12 @@
 """Turns a decoded request into a generation: tokenizes it, and makes the checks that need the model."""
 
+import asyncio
 import itertools
 import time
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import TypeVar
 
 import msgspec
@@ -14,9 +17,10 @@ from transom.limits import LIMITS, Limits
 from transom.sampling import shown
 from transom.server import protocol
 from transom.server.errors import bad_request, model_not_found
+from transom.server.grammars import grammar_of, is_constrained
 from transom.server.output_processor import Generation
-from transom.server.protocol import ChatRequest, CompletionRequest
-from transom.server.responses import ChatFormat, CompletionFormat, ResponseFormat
+from transom.server.protocol import ChatRequest, CompletionRequest, ConstrainedRequest
+from transom.server.responses import ChatFormat, CompletionFormat, Contents, ResponseFormat
 from transom.server.sampling_params import SamplingParams, chat_params, completion_params
 from transom.server.text_pool import TextPool
 from transom.text.budget import TextBudget
@@ -39,26 +43,29 @@ class InputProcessor:
     pool: TextPool = field(default_factory=TextPool)
     ids: Iterator[int] = field(default_factory=lambda: itertools.count(1))
     """Ids of engine requests. A new engine continues the sequence, so an id is never reused."""
+    checking: ThreadPoolExecutor = field(default_factory=lambda: ThreadPoolExecutor(1, "grammar"))
+    """Checks grammars, one after the other."""
 
     async def completion(self, request: CompletionRequest) -> Generation:
         """Refused or BadRequest if the request cannot be served."""
         self._check_model(request.model)
-        params = completion_params(request, self.text.vocabulary)
+        params = completion_params(request, self.text.vocabulary, self._word)
+        params = replace(params, grammar=await self._grammar(request))
+        bos = request.add_special_tokens is not False
         given = _prompts(request.prompt)
 
         def encode(budget: TextBudget) -> list[Tokens]:
-            return [self._prompt(prompt, param, budget) for prompt, param in given]
+            return [self._prompt(prompt, param, budget, bos=bos) for prompt, param in given]
 
         prompts = await self._prepared(encode, sum(len(prompt) for prompt, _ in given), len(given))
-        format = CompletionFormat(
-            self.served_name, self.text.piece, null_usage=_null_usage(params), logprobs=params.logprobs
-        )
+        format = CompletionFormat(self.served_name, self.text.piece, _contents(params, prompts))
         return self._generation(prompts, params, format, "prompt")
 
     async def chat(self, request: ChatRequest) -> Generation:
         """Refused or BadRequest if the request cannot be served."""
         self._check_model(request.model)
-        params = chat_params(request, self.text.vocabulary)
+        params = chat_params(request, self.text.vocabulary, self._word)
+        params = replace(params, grammar=await self._grammar(request))
         _check_messages(request.messages)
 
         def encode(budget: TextBudget) -> Tokens:
@@ -67,14 +74,19 @@ class InputProcessor:
         characters = sum(_length(message.content) for message in request.messages)
         items = len(request.messages) + sum(_parts(message.content) for message in request.messages)
         tokens = await self._prepared(encode, characters, items)
-        format = ChatFormat(
-            self.served_name, self.text.piece, null_usage=_null_usage(params), logprobs=params.logprobs
-        )
+        format = ChatFormat(self.served_name, self.text.piece, _contents(params, [tokens]))
         return self._generation([tokens], params, format, "messages")
 
     def _check_model(self, name: str | None) -> None:
         if name and name not in (self.served_name, "default"):
             raise model_not_found(name, self.served_name)
+
+    async def _grammar(self, request: ConstrainedRequest) -> str:
+        """The grammar of the outputs, checked. Refused or BadRequest, naming the field."""
+        if not is_constrained(request):
+            return ""
+        # Not asyncio's threads: large grammars of one client would keep the prompts of others waiting.
+        return await asyncio.get_running_loop().run_in_executor(self.checking, grammar_of, request)
 
     # ---------------------------------------------------------------- prompts
 
@@ -85,16 +97,19 @@ class InputProcessor:
             return work(budget)
         return await self.pool.run(lambda carry_on: work(replace(budget, carry_on=carry_on)))
 
-    def _prompt(self, prompt: str | list[int], param: str, budget: TextBudget) -> Tokens:
+    def _prompt(self, prompt: str | list[int], param: str, budget: TextBudget, *, bos: bool) -> Tokens:
         if isinstance(prompt, list):
             return self._token_ids(prompt, param)
         try:
-            tokens = self.text.encode(prompt, budget)
+            tokens = self.text.encode(prompt, bos=bos, budget=budget)
         except RequestTooLarge as error:
             raise RequestTooLarge(error.message, param=param) from None
         if not len(tokens):
             raise bad_request(f"{param} is empty", param)
         return tokens
+
+    def _word(self, word: str) -> Tokens:
+        return self.text.encode(word, bos=False)
 
     def _token_ids(self, ids: list[int], param: str) -> Tokens:
         if not ids:
@@ -122,9 +137,20 @@ class InputProcessor:
                 f"at most {self.limits.outputs} are allowed",
                 "n",
             )
-        model_stop_ids = frozenset[int]() if params.ignore_eos else self.text.stop_ids
+        # The model ends a constrained output where the grammar allows nothing else, so it must be able to.
+        endless = params.ignore_eos and not params.grammar
+        model_stop_ids = frozenset[int]() if endless else self.text.stop_ids
         stop_ids = model_stop_ids | frozenset(params.stop_ids)
-        rules = OutputRules(self.text.detokenizer, StopStrings(params.stop), stop_ids, params.logprobs)
+        rules = OutputRules(
+            partial(self.text.detokenizer, skip_special=params.skip_special),
+            StopStrings(params.stop),
+            stop_ids,
+            params.logprobs,
+            top=params.top,
+            ids=params.token_ids,
+            include_stop=params.include_stop,
+            min_tokens=0 if params.rules is None else params.rules.min_tokens,
+        )
         echoes = [tokens if params.echo else None for tokens in prompts for _ in range(params.outputs)]
         return Generation(
             requests=tuple(
@@ -159,7 +185,7 @@ class InputProcessor:
             )
         first, *siblings = samplings
         # With `echo`, the log-probabilities of the prompt are wanted too, from its first token on.
-        prompt_from = 0 if params.echo and params.logprobs else None
+        prompt_from = 0 if params.prompt_top is not None or (params.echo and params.logprobs) else None
         seconds = self.limits.request_seconds
         if params.timeout_seconds is not None:
             seconds = min(seconds, params.timeout_seconds)
@@ -172,15 +198,24 @@ class InputProcessor:
             priority=params.priority,
             salt=params.salt,
             siblings=tuple(Sibling(RequestId(next(self.ids)), sampling) for sampling in siblings),
-            logprobs=Logprobs(params.top, prompt_from),
+            logprobs=Logprobs(max(params.top, params.prompt_top or 0), prompt_from),
             # Both processes read the same monotonic clock.
             deadline=time.monotonic() + seconds,
             tenant=params.tenant,
+            grammar=params.grammar,
+            rules=params.rules,
         )
 
 
-def _null_usage(params: SamplingParams) -> bool:
-    return params.streaming is not None and params.streaming.usage_at_end
+def _contents(params: SamplingParams, prompts: Sequence[Tokens]) -> Contents:
+    ids = [tokens.tolist() for tokens in prompts for _ in range(params.outputs)] if params.token_ids else None
+    return Contents(
+        null_usage=params.streaming is not None and params.streaming.usage_at_end,
+        logprobs=params.logprobs,
+        names_are_ids=params.names_are_ids,
+        prompts=ids,
+        prompt_top=params.prompt_top,
+    )
 
 
 def _prompts(prompt: str | list[str | int | list[int]]) -> list[tuple[str | list[int], str]]:

@@ -6,26 +6,31 @@ import logging
 import math
 import signal
 import socket
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass, replace
 from enum import Enum
 from functools import partial
 from pathlib import Path
+from typing import Any
 
+import msgspec
 import uvicorn
 import uvloop
 
-from transom import wire
+from transom import __version__, wire
 from transom.config import EngineConfig, LogConfig, ServerConfig
 from transom.engine.child import STOP_SECONDS
 from transom.engine.supervisor import EngineLaunch, Supervisor
 from transom.errors import ConfigError, EngineDied, TransomError
-from transom.limits import LIMITS, Limits
+from transom.limits import Limits
+from transom.logs import fields
 from transom.server import banner, systemd
 from transom.server.app import Service, build_app
 from transom.server.connections import Connection, connections_max
 from transom.server.input_processor import InputProcessor
+from transom.server.listening import Address, Listener
 from transom.server.metrics import Metrics
+from transom.server.middleware import Peers, RootPath
 from transom.server.queue_bounds import Bounds, QueueBounds
 from transom.server.text_pool import TextPool
 from transom.text.model_text import ModelText
@@ -36,8 +41,8 @@ log = logging.getLogger("transom.server")
 
 STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
-Announce = Callable[[wire.Ready, str], None]
-"""Called once the server accepts requests, with the engine's facts and the server's URL."""
+Announce = Callable[[wire.Ready, Address], None]
+"""Called once the server accepts requests, with the engine's facts and the server's address."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,56 +56,23 @@ class ServerLaunch:
 
 
 def serve_model(
-    server: ServerConfig, engine: EngineConfig, log_config: LogConfig, sock: socket.socket
+    server: ServerConfig, engine: EngineConfig, log_config: LogConfig, listener: Listener
 ) -> None:
     """`transom serve`: blocks until stopped. TransomError, of one line, if it cannot start."""
     name = server.served_model_name or default_name(engine.model)
 
-    def announce(ready: wire.Ready, url: str) -> None:
-        log.info("serving %s at %s", name, url)
-        banner.show(ready, name, url, len(server.api_keys))
+    def announce(ready: wire.Ready, address: Address) -> None:
+        if log_config.format == "text":
+            banner.show(ready, name, address, len(server.api_keys))
 
     launch = ServerLaunch(server, EngineLaunch(engine, log_config), name, lambda: load_text(engine.model))
-    serve(launch, sock, announce)
+    serve(launch, listener, announce)
 
 
 def default_name(model: str | None) -> str:
     """The served name by default: that of a built-in model, or the file name without `.gguf`."""
     builtin = builtin_model(model)
     return builtin.name if builtin is not None else Path(str(model)).stem
-
-
-# ---------------------------------------------------------------- the listening socket
-
-
-def listen(host: str, port: int) -> socket.socket:
-    """A listening socket; ConfigError if the address cannot be used.
-
-    The command calls it before the model is loaded, so that a taken port is reported at once.
-    """
-    try:
-        family, kind, protocol, _, address = socket.getaddrinfo(
-            host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
-        )[0]
-        sock = socket.socket(family, kind, protocol)
-    except OSError as error:
-        raise ConfigError(f"cannot listen on {host}: {error.strerror or error}") from None
-    try:
-        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        sock.bind(address)
-        sock.listen(LIMITS.backlog)
-    except OSError as error:
-        sock.close()
-        advice = "; choose another with --port" if port else ""
-        reason = (error.strerror or str(error)).lower()
-        raise ConfigError(f"cannot listen on {host}:{port}: {reason}{advice}") from None
-    sock.setblocking(False)
-    return sock
-
-
-def url_of(sock: socket.socket) -> str:
-    host, port = sock.getsockname()[:2]
-    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
 
 
 # ---------------------------------------------------------------- signals
@@ -142,20 +114,47 @@ def stop_signals() -> Iterator[StopSignals]:
             loop.remove_signal_handler(number)
 
 
+@contextlib.contextmanager
+def reload_at_hangup(reloads: Sequence[Callable[[], None]]) -> Iterator[None]:
+    """Calls the functions at SIGHUP inside the block. Each keeps what it has if it raises ConfigError.
+
+    Without functions SIGHUP has its usual effect: it ends the process, as a closed terminal should.
+    """
+    if not reloads:
+        yield
+        return
+    loop = asyncio.get_running_loop()
+    loop.add_signal_handler(signal.SIGHUP, _reload, reloads)
+    try:
+        yield
+    finally:
+        loop.remove_signal_handler(signal.SIGHUP)
+
+
+def _reload(reloads: Sequence[Callable[[], None]]) -> None:
+    for reload in reloads:
+        try:
+            reload()
+        except ConfigError as error:
+            log.error("SIGHUP: %s; the old one stays in use", error)
+    log.warning("SIGHUP: files have been read again")
+
+
 # ---------------------------------------------------------------- serving
 
 
-def serve(launch: ServerLaunch, sock: socket.socket, announce: Announce) -> None:
+def serve(launch: ServerLaunch, listener: Listener, announce: Announce) -> None:
     """Blocks until SIGINT or SIGTERM. A second signal cuts answers off and raises KeyboardInterrupt.
 
     TransomError if the engine cannot start, or crashes too often.
     """
-    if uvloop.run(serve_async(launch, sock, announce)) is Shutdown.IMMEDIATE:
+    if uvloop.run(serve_async(launch, listener, announce)) is Shutdown.IMMEDIATE:
         raise KeyboardInterrupt
 
 
-async def serve_async(launch: ServerLaunch, sock: socket.socket, announce: Announce) -> Shutdown:
-    with stop_signals() as signals, sock:
+async def serve_async(launch: ServerLaunch, listener: Listener, announce: Announce) -> Shutdown:
+    reloads = [] if listener.certificates is None else [listener.certificates.reload]
+    with stop_signals() as signals, reload_at_hangup(reloads), listener.open():
         loading = asyncio.ensure_future(asyncio.to_thread(launch.load_text))
         try:
             engine = await _start_engine(launch.engine, signals)
@@ -166,11 +165,14 @@ async def serve_async(launch: ServerLaunch, sock: socket.socket, announce: Annou
         if engine is None:
             return signals.shutdown()
         try:
-            app = build_app(_service(launch, engine, await loading))
+            service = _service(launch, engine, await loading)
             limits = replace(launch.server.limits, connections=connections_max(launch.server.limits))
+            app = Peers(RootPath(build_app(service), launch.server.root_path), launch.server.trusted_proxies)
             config = uvicorn_config(app, limits)
-            http = HttpServer(config, engine, signals, limits.finish_seconds)
-            await _serve_http(http, sock, announce)
+            config.ssl_context_factory = listener.certificates
+            http = HttpServer(config, engine, signals, limits)
+            record = start_record(launch, service, replace(launch.server, limits=limits), listener.address)
+            await _serve_http(http, listener, announce, record)
         finally:
             await engine.stop(0.0 if signals.immediate.is_set() else STOP_SECONDS)
         return signals.shutdown()
@@ -199,12 +201,39 @@ async def _start_engine(launch: EngineLaunch, signals: StopSignals) -> Superviso
     return None
 
 
-async def _serve_http(http: "HttpServer", sock: socket.socket, announce: Announce) -> None:
+def start_record(
+    launch: ServerLaunch, service: Service, server: ServerConfig, address: Address
+) -> dict[str, object]:
+    """Fields of the log's line about the start: every setting that decides how it behaves, and no key."""
+    if launch.engine.log_config.format == "text":  # the start screen has the rest
+        return fields(model=launch.served_name, address=address)
+    ready = service.engine.ready
+    engine = msgspec.structs.asdict(ready)
+    engine["components"] = [msgspec.structs.asdict(part) for part in ready.components]
+    return fields(
+        model=launch.served_name,
+        engine=engine,
+        version=__version__,
+        address=str(address),
+        socket=address.permissions() if address.path else None,
+        tls=server.ssl_certfile is not None,
+        root_path=server.root_path or None,
+        trusted_proxies=server.trusted_proxies,
+        keys=len(server.api_keys),
+        open_endpoints=service.open_endpoints(),
+        limits=asdict(server.limits),
+    )
+
+
+async def _serve_http(
+    http: "HttpServer", listener: Listener, announce: Announce, record: dict[str, object]
+) -> None:
     """Answers requests until a signal arrives. TransomError once the engine is not restarted any more."""
-    serving = asyncio.ensure_future(http.serve(sockets=[sock]))
+    serving = asyncio.ensure_future(http.serve(sockets=[listener.sock]))
     stopping = asyncio.ensure_future(http.signals.graceful.wait())
     failing = asyncio.ensure_future(http.engine.gave_up())
-    announce(http.engine.ready, url_of(sock))
+    log.info("serving", extra=record)
+    announce(http.engine.ready, listener.address)
     systemd.notify(systemd.READY)
     living = asyncio.ensure_future(systemd.stay_alive(systemd.watchdog_seconds()))
     done, _ = await asyncio.wait((serving, stopping, failing), return_when=asyncio.FIRST_COMPLETED)
@@ -222,12 +251,12 @@ class HttpServer(uvicorn.Server):
     """uvicorn with a shutdown that is bounded in time and sends every client the end of its response."""
 
     def __init__(
-        self, config: uvicorn.Config, engine: Supervisor, signals: StopSignals, finish_seconds: float
+        self, config: uvicorn.Config, engine: Supervisor, signals: StopSignals, limits: Limits
     ) -> None:
         super().__init__(config)
         self.engine = engine
         self.signals = signals
-        self._finish_seconds = finish_seconds
+        self._limits = limits
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
@@ -236,6 +265,27 @@ class HttpServer(uvicorn.Server):
         uvicorn's handlers would raise the signal again after shutdown, and the exit status would not be 0.
         """
         yield
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """Accepts connections. Unlike uvicorn's own method, it bounds the time of a TLS handshake.
+
+        A connection counts only after its handshake, so the limits of `Connection` do not reach it before.
+        """
+        seconds = None if self.config.ssl is None else self._limits.head_seconds
+        self.servers = [
+            await asyncio.get_running_loop().create_server(
+                self._connection, sock=sock, ssl=self.config.ssl, ssl_handshake_timeout=seconds
+            )
+            for sock in sockets or ()
+        ]
+        self.started = True
+
+    def _connection(self) -> asyncio.Protocol:
+        make: Any = self.config.http_protocol_class
+        connection: asyncio.Protocol = make(
+            config=self.config, server_state=self.server_state, app_state=self.lifespan.state
+        )
+        return connection
 
     async def on_tick(self, counter: int) -> bool:
         """Called by uvicorn ten times a second."""
@@ -251,7 +301,7 @@ class HttpServer(uvicorn.Server):
         draining = asyncio.ensure_future(self._drain())
         second_signal = asyncio.ensure_future(self.signals.immediate.wait())
         await asyncio.wait(
-            (closing, second_signal), timeout=self._finish_seconds, return_when=asyncio.FIRST_COMPLETED
+            (closing, second_signal), timeout=self._limits.finish_seconds, return_when=asyncio.FIRST_COMPLETED
         )
         second_signal.cancel()
         draining.cancel()
@@ -280,6 +330,8 @@ def uvicorn_config(app: object, limits: Limits) -> uvicorn.Config:
         # The request log has a line per generation; uvicorn's line for every HTTP request is for debugging.
         access_log=log.isEnabledFor(logging.DEBUG),
         server_header=False,
+        # `Peers` does it: uvicorn would believe every process of this machine.
+        proxy_headers=False,
         timeout_keep_alive=math.ceil(limits.keep_alive_seconds),
         timeout_graceful_shutdown=math.ceil(limits.finish_seconds) + limits.close_seconds,
     )

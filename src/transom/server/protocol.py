@@ -25,7 +25,53 @@ class StreamOptions(msgspec.Struct):
     continuous_usage_stats: bool | None = None
 
 
-class GenerationRequest(msgspec.Struct, kw_only=True):
+class JsonSchemaFormat(msgspec.Struct):
+    """`strict` needs no field: every schema is."""
+
+    schema: Any = None
+
+
+class OutputFormat(msgspec.Struct):
+    """OpenAI's `response_format`. `schema` is an extension of llama.cpp."""
+
+    type: str
+    json_schema: JsonSchemaFormat | None = None
+    schema: Any = None
+
+
+class StructuredOutputs(msgspec.Struct):
+    """vLLM's `structured_outputs`."""
+
+    json: Any = None
+    json_object: bool | None = None
+    regex: str | None = None
+    choice: list[str] | None = None
+    grammar: str | None = None
+    structural_tag: Any = None
+    whitespace_pattern: str | None = None
+    disable_any_whitespace: bool | None = None
+    disable_additional_properties: bool | None = None
+
+
+class ConstrainedRequest(msgspec.Struct, kw_only=True):
+    """Fields that constrain the outputs; `grammars` makes them one grammar."""
+
+    response_format: OutputFormat | None = None
+    # vLLM's, of which the newest is one object.
+    structured_outputs: StructuredOutputs | None = None
+    guided_json: Any = None
+    guided_regex: str | None = None
+    guided_choice: list[str] | None = None
+    guided_grammar: str | None = None
+    guided_whitespace_pattern: str | None = None
+    # SGLang's; its and llama.cpp's `json_schema` agree, and so do `ebnf` and `grammar`.
+    json_schema: Any = None
+    regex: str | None = None
+    ebnf: str | None = None
+    grammar: str | None = None
+
+
+class GenerationRequest(ConstrainedRequest, kw_only=True):
     """Fields that completions and chat completions share."""
 
     model: str | None = None
@@ -44,6 +90,20 @@ class GenerationRequest(msgspec.Struct, kw_only=True):
     cache_salt: str | None = None
     priority: int | None = None
     n: int | None = None
+    max_completion_tokens: int | None = None
+    min_tokens: int | None = None
+    repetition_penalty: float | None = None
+    frequency_penalty: float | None = None
+    presence_penalty: float | None = None
+    logit_bias: dict[str, float] | None = None
+    allowed_token_ids: list[int] | None = None
+    bad_words: list[str] | None = None
+    skip_special_tokens: bool | None = None
+    include_stop_str_in_output: bool | None = None
+    no_stop_trim: bool | None = None
+    return_token_ids: bool | None = None
+    return_tokens_as_token_ids: bool | None = None
+    prompt_logprobs: int | None = None
     timeout: float | None = None
 
 
@@ -54,6 +114,7 @@ class CompletionRequest(GenerationRequest, kw_only=True):
     logprobs: int | None = None
     echo: bool | None = None
     best_of: int | None = None
+    add_special_tokens: bool | None = None
 
 
 class Part(msgspec.Struct):
@@ -79,7 +140,6 @@ class ChatRequest(GenerationRequest, kw_only=True):
     """POST /v1/chat/completions."""
 
     messages: list[Message]
-    max_completion_tokens: int | None = None
     logprobs: bool | None = None
     top_logprobs: int | None = None
 

@@ -9,7 +9,8 @@ from transom.sampling import check_range, output_seeds, sampling_arguments
 from transom.server.errors import bad_request
 from transom.server.fields import unsupported
 from transom.server.protocol import ChatRequest, CompletionRequest, GenerationRequest
-from transom.values import Sampling
+from transom.text.logit_rules import Encode, logit_rules
+from transom.values import LogitRules, Sampling
 
 PRIORITY_MAX = 100
 COMPLETION_TOKENS = 16
@@ -37,6 +38,13 @@ class SamplingParams:
     seed        unset: each output has draws of its own
     top         the most probable tokens listed with each log-probability
     echo        each output begins with the prompt
+    grammar     constrains the outputs, see `text/grammar.py`; empty: they are free
+    skip_special, include_stop
+                whether control tokens, and what ended an output, are part of its text
+    token_ids   the answer has the tokens of prompt and outputs by id
+    names_are_ids
+                log-probabilities name tokens by id, not by text
+    prompt_top  the most probable tokens listed for each token of the prompt; unset: none is reported
     """
 
     max_tokens: int | None
@@ -54,6 +62,13 @@ class SamplingParams:
     tenant: str
     timeout_seconds: float | None
     streaming: Streaming | None
+    rules: LogitRules | None
+    skip_special: bool
+    include_stop: bool
+    token_ids: bool
+    names_are_ids: bool
+    prompt_top: int | None
+    grammar: str = ""
 
     def samplings(self, prompt: int) -> tuple[Sampling, ...]:
         """One for each output of the prompt with this number. With a seed, choice i has `seed + i`."""
@@ -61,13 +76,14 @@ class SamplingParams:
         return tuple(replace(self.sampling, seed=seed) for seed in output_seeds(self.seed, numbers))
 
 
-def completion_params(request: CompletionRequest, vocabulary: int) -> SamplingParams:
+def completion_params(request: CompletionRequest, vocabulary: int, encode: Encode) -> SamplingParams:
     """Refused or BadRequest, naming the field, for a value out of range or not supported."""
     logprobs = _integer("logprobs", request.logprobs, 0, LIMITS.top_logprobs)
-    max_tokens = _integer("max_tokens", request.max_tokens, 0, None)
+    max_tokens = _max_tokens(request, 0)
     params = _params(
         request,
         vocabulary,
+        encode,
         max_tokens=COMPLETION_TOKENS if max_tokens is None else max_tokens,
         logprobs=logprobs is not None,
         top=logprobs or 0,
@@ -81,19 +97,17 @@ def completion_params(request: CompletionRequest, vocabulary: int) -> SamplingPa
     return params
 
 
-def chat_params(request: ChatRequest, vocabulary: int) -> SamplingParams:
+def chat_params(request: ChatRequest, vocabulary: int, encode: Encode) -> SamplingParams:
     """Refused or BadRequest, naming the field, for a value out of range or not supported."""
-    _integer("max_tokens", request.max_tokens, 1, None)
-    _integer("max_completion_tokens", request.max_completion_tokens, 1, None)
-    # OpenAI replaced `max_tokens` by `max_completion_tokens`, which takes precedence.
-    newer = request.max_completion_tokens is not None
+    max_tokens = _max_tokens(request, 1)
     top = _integer("top_logprobs", request.top_logprobs, 0, LIMITS.top_logprobs) or 0
     if top and not request.logprobs:
         raise bad_request("top_logprobs needs logprobs: true", "top_logprobs")
     return _params(
         request,
         vocabulary,
-        max_tokens=request.max_completion_tokens if newer else request.max_tokens,
+        encode,
+        max_tokens=max_tokens,
         logprobs=bool(request.logprobs),
         top=top,
         echo=False,
@@ -103,12 +117,16 @@ def chat_params(request: ChatRequest, vocabulary: int) -> SamplingParams:
 def _params(
     request: GenerationRequest,
     vocabulary: int,
+    encode: Encode,
     *,
     max_tokens: int | None,
     logprobs: bool,
     top: int,
     echo: bool,
 ) -> SamplingParams:
+    rules = logit_rules(msgspec.structs.asdict(request), vocabulary, encode)
+    if rules is not None and max_tokens is not None and rules.min_tokens > max_tokens:
+        raise bad_request(f"min_tokens is {rules.min_tokens}, and max_tokens {max_tokens}", "min_tokens")
     return SamplingParams(
         max_tokens=max_tokens,
         outputs=_integer("n", request.n, 1, LIMITS.outputs_of_prompt) or 1,
@@ -125,7 +143,27 @@ def _params(
         tenant=_name("user", request.user),
         timeout_seconds=_timeout(request.timeout),
         streaming=_streaming(request),
+        rules=rules,
+        skip_special=request.skip_special_tokens is not False,
+        # vLLM's name and SGLang's.
+        include_stop=bool(request.include_stop_str_in_output or request.no_stop_trim),
+        token_ids=bool(request.return_token_ids),
+        names_are_ids=bool(request.return_tokens_as_token_ids),
+        prompt_top=_prompt_top(request),
     )
+
+
+def _prompt_top(request: GenerationRequest) -> int | None:
+    if request.prompt_logprobs is not None and request.stream:
+        raise bad_request("prompt_logprobs is not available with stream: true", "prompt_logprobs")
+    return _integer("prompt_logprobs", request.prompt_logprobs, 0, LIMITS.top_logprobs)
+
+
+def _max_tokens(request: GenerationRequest, low: int) -> int | None:
+    """OpenAI replaced `max_tokens` by `max_completion_tokens`, which takes precedence."""
+    older = _integer("max_tokens", request.max_tokens, low, None)
+    newer = _integer("max_completion_tokens", request.max_completion_tokens, low, None)
+    return older if newer is None else newer
 
 
 def _sampling(request: GenerationRequest) -> Sampling:

@@ -27,8 +27,8 @@ class ModelText(Protocol):
         """Tokens with which the model ends an output."""
         ...
 
-    def encode(self, text: str, budget: TextBudget = UNBOUNDED) -> Tokens:
-        """With the begin token if the model needs it. BadRequest if the string is not valid Unicode.
+    def encode(self, text: str, *, bos: bool = True, budget: TextBudget = UNBOUNDED) -> Tokens:
+        """With the begin token if `bos` and the model needs it. BadRequest if it is not valid Unicode.
 
         RequestTooLarge as soon as it is known that the text exceeds the budget.
         """
@@ -45,8 +45,8 @@ class ModelText(Protocol):
         """The bytes that one token stands for."""
         ...
 
-    def detokenizer(self) -> Detokenizer:
-        """A new detokenizer, for one output."""
+    def detokenizer(self, *, skip_special: bool = True) -> Detokenizer:
+        """A new detokenizer, for one output. With `skip_special`, control tokens have no text."""
         ...
 
 
@@ -60,8 +60,8 @@ class FileText:
         self.vocabulary = tokenizer.vocab_size
         self.stop_ids = tokenizer.stop_ids
 
-    def encode(self, text: str, budget: TextBudget = UNBOUNDED) -> Tokens:
-        return self._tokenizer.encode(text, budget=budget)
+    def encode(self, text: str, *, bos: bool = True, budget: TextBudget = UNBOUNDED) -> Tokens:
+        return self._tokenizer.encode(text, bos=bos, budget=budget)
 
     def encode_chat(self, messages: Sequence[Message], budget: TextBudget = UNBOUNDED) -> Tokens:
         if isinstance(self._template, ConfigError):
@@ -72,8 +72,8 @@ class FileText:
     def piece(self, token: int) -> bytes:
         return self._tokenizer.piece_bytes(token)
 
-    def detokenizer(self) -> Detokenizer:
-        return self._tokenizer.detokenizer()
+    def detokenizer(self, *, skip_special: bool = True) -> Detokenizer:
+        return self._tokenizer.detokenizer(skip_special=skip_special)
 
 
 def _template(tokenizer: Tokenizer) -> ChatTemplate | ConfigError:

@@ -37,6 +37,27 @@ def spelling_of(vocabulary: Vocabulary) -> Spelling:
             return ByteLevelSpelling(vocabulary, spelling)
 
 
+def all_piece_bytes(vocabulary: Vocabulary) -> list[bytes]:
+    """`piece_bytes` of every piece. Builds no encoder, which takes seconds for a large vocabulary."""
+    byte_level = isinstance(vocabulary.spelling, ByteLevel)
+    spell = _byte_level_bytes if byte_level else _sentencepiece_bytes
+    kinds = map(PieceKind, vocabulary.kinds.tolist())
+    return [spell(piece, kind) for piece, kind in zip(vocabulary.pieces, kinds, strict=True)]
+
+
+def _sentencepiece_bytes(piece: str, kind: PieceKind) -> bytes:
+    if kind == PieceKind.BYTE:
+        # The piece is "<0x41>", for example.
+        return bytes([int(piece[3:5], 16)])
+    return piece.replace(SPACE, " ").encode()
+
+
+def _byte_level_bytes(piece: str, kind: PieceKind) -> bytes:
+    if kind != PieceKind.NORMAL:
+        return piece.encode()
+    return bytes(BYTE_OF[character] for character in piece)
+
+
 class SentencePieceSpelling:
     """Follows SentencePiece, as llama.cpp does.
 
@@ -65,10 +86,7 @@ class SentencePieceSpelling:
         return text.replace(SPACE, " ")
 
     def piece_bytes(self, piece: str, kind: PieceKind) -> bytes:
-        if kind == PieceKind.BYTE:
-            # The piece is "<0x41>", for example.
-            return bytes([int(piece[3:5], 16)])
-        return piece.replace(SPACE, " ").encode()
+        return _sentencepiece_bytes(piece, kind)
 
 
 class ByteLevelSpelling:
@@ -89,9 +107,7 @@ class ByteLevelSpelling:
         return text
 
     def piece_bytes(self, piece: str, kind: PieceKind) -> bytes:
-        if kind != PieceKind.NORMAL:
-            return piece.encode()
-        return bytes(BYTE_OF[character] for character in piece)
+        return _byte_level_bytes(piece, kind)
 
 
 def _ids(vocabulary: Vocabulary) -> dict[str, int]:

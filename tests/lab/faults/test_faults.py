@@ -15,7 +15,7 @@ from transom_lab.faults.lifetime import draw_lifetime
 SHORT = 40
 EVERY_EVENT = {
     "Iterate", "Arrive", "SendAgain", "Abort", "AbortInFlight", "AbortAll", "AbortEnded", "Flush", "Pause",
-    "Resume", "UpdateWeights", "Drain", "Pin", "Evict", "FailStep", "DelayStep", "ShiftClock",
+    "Resume", "UpdateWeights", "Drain", "Pin", "Crash", "Evict", "FailStep", "DelayStep", "ShiftClock",
 }  # fmt: skip
 
 
@@ -24,7 +24,7 @@ def test_hundreds_of_lifetimes_have_no_fault() -> None:
     tally = Tally()
     assert run_faults(0, 400, SHORT, tally=tally) is None
     assert set(tally.events) == EVERY_EVENT and set(tally.ends) == set(FinishReason)
-    assert min(tally.retractions, tally.forks, tally.failed_steps, tally.refused) > 20, tally
+    assert min(tally.retractions, tally.forks, tally.failed_steps, tally.refused, tally.crashes) > 20, tally
     assert min(tally.cached_tokens, tally.recomputed_tokens) > 400 and tally.repaired_tokens > 12, tally
 
 
