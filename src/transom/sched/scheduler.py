@@ -47,7 +47,7 @@ class Scheduler:
     def submit(self, request: Request) -> None:
         """Queues the request. Raises BadRequest, or RequestTooLarge with the numbers if it can never run."""
         self._lifecycle.require_open()
-        require_servable(request, self._config.context)
+        require_servable(request, self._config.context, self._config.vocabulary)
         first, *siblings = outputs_of(request)
         # All ids are checked before any output is added, so that a refused request leaves no trace.
         for output in (first, *siblings):
