@@ -29,7 +29,6 @@ from transom.models.spec import Model
 from transom.ops.backend import choose_ops
 from transom.ops.protocol import Ops
 from transom.ops.reference import ReferenceOps
-
 from transom.steps import Constraint, SpanWork, StepWork
 from transom.text.detokenize import decode
 from transom.text.grammar import NO_WHITESPACE, choice_grammar, regex_grammar, schema_grammar

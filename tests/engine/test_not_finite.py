@@ -87,9 +87,7 @@ BAD = [
 
 @pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
-def test_a_row_that_is_not_finite_ends_its_own_request_only(
-    model: Model, backend: str, value: float
-) -> None:
+def test_a_row_that_is_not_finite_ends_its_own_request_only(model: Model, backend: str, value: float) -> None:
     config = EngineConfig(page_size=4, chunked_prefill_size=24, max_total_tokens=2048)
     ops: Ops = SpoiltOps(BACKENDS[backend](), value)  # type: ignore[assignment]
     engine = Engine(config, model, ops)

@@ -134,9 +134,7 @@ def load_engine(config: EngineConfig) -> tuple[wire.Ready, Engine]:
     return _ready(engine, path, threads, time.monotonic() - started), engine
 
 
-def scheduler_config(
-    config: EngineConfig, sizing: Sizing, vocabulary: int | None = None
-) -> SchedulerConfig:
+def scheduler_config(config: EngineConfig, sizing: Sizing, vocabulary: int | None = None) -> SchedulerConfig:
     return SchedulerConfig(
         max_running=config.max_running_requests,
         chunk_tokens=config.chunked_prefill_size,
