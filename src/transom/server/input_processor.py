@@ -20,7 +20,7 @@ from transom.server.grammars import grammar_of, is_constrained
 from transom.server.output_processor import Generation
 from transom.server.protocol import ChatRequest, CompletionRequest, ConstrainedRequest
 from transom.server.responses import ChatFormat, CompletionFormat, Contents, ResponseFormat
-from transom.server.sampling_params import SamplingParams, chat_params, completion_params
+from transom.server.sampling_params import SamplingParams, chat_params, completion_params, rendering_of
 from transom.text.model_text import Message, ModelText
 from transom.text.output import OutputRules, OutputText
 from transom.text.stops import StopStrings
@@ -55,11 +55,11 @@ class InputProcessor:
         self._check_model(request.model)
         params = chat_params(request, self.text.vocabulary, self._word)
         params = replace(params, grammar=await self._grammar(request))
-        messages = _messages(request.messages)
+        messages, rendering = _messages(request.messages), rendering_of(request)
         if sum(_length(message.content) for message in request.messages) > self.limits.loop_characters:
-            tokens = await asyncio.to_thread(self.text.encode_chat, messages)
+            tokens = await asyncio.to_thread(self.text.encode_chat, messages, rendering)
         else:
-            tokens = self.text.encode_chat(messages)
+            tokens = self.text.encode_chat(messages, rendering)
         format = ChatFormat(self.served_name, self.text.piece, _contents(params, [tokens]))
         return self._generation([tokens], params, format, "messages")
 

@@ -140,6 +140,10 @@ class ChatRequest(GenerationRequest, kw_only=True):
     """POST /v1/chat/completions."""
 
     messages: list[Message]
+    add_generation_prompt: bool | None = None
+    continue_final_message: bool | None = None
+    chat_template_kwargs: dict[str, Any] | None = None
+    reasoning_effort: str | None = None
     logprobs: bool | None = None
     top_logprobs: int | None = None
 
