@@ -162,6 +162,12 @@ def test_a_value_of_any_shape_has_a_bounded_depth(http: httpx.Client, value: byt
     assert (error["param"], "64 levels" in error["message"]) == ("messages", True)
 
 
+def test_a_value_of_any_shape_has_a_bounded_size(http: httpx.Client) -> None:
+    body = {"messages": [{"role": "user", "content": "x"}], "chat_template_kwargs": {"a": [""] * 20_000}}
+    error = refused(http.post(CHAT, json=body))
+    assert (error["param"], "20000" in error["message"]) == ("chat_template_kwargs", True)
+
+
 @pytest.mark.parametrize(
     "turn",
     [
