@@ -100,9 +100,8 @@ GROUPS = (
     Group(
         "answers do not contain this",
         _all("detokenize", True)
-        | _all("return_token_ids return_tokens_as_token_ids", False)
         | _all("return_hidden_states return_logprob return_routed_experts return_tokens echo", False)
-        | _all("prompt_logprobs token_ids_logprob logprob_token_ids logprob_start_len", -1)
+        | _all("token_ids_logprob logprob_token_ids logprob_start_len", -1)
         | _all("n_probs top_logprobs_num top_logprobs", 0),
     ),
     Group(
@@ -131,7 +130,7 @@ HARMLESS = frozenset(
     _all(
         # OpenAI's accounting, storage and routing.
         "store metadata service_tier safety_identifier prompt_cache_key prompt_cache_retention prediction "
-        "parallel_tool_calls verbosity reasoning_effort moderation "
+        "parallel_tool_calls verbosity moderation "
         # Identities and routing of other servers.
         "rid request_id session_id conversation_id data_parallel_rank routed_dp_rank keep_alive id_slot "
         "slot_id cache_prompt bootstrap_port bootstrap_room return_progress timings_per_token "

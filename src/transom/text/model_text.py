@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
 from transom.errors import BadRequest, ConfigError
-from transom.text.chat import ChatTemplate
+from transom.text.chat import ANSWER, ChatTemplate, Rendering
 from transom.text.detokenize import Detokenizer
 from transom.text.tokenizer import Tokenizer
 from transom.values import Tokens
@@ -30,8 +30,8 @@ class ModelText(Protocol):
         """With the begin token if `bos` and the model needs it. BadRequest if it is not valid Unicode."""
         ...
 
-    def encode_chat(self, messages: Sequence[Message]) -> Tokens:
-        """A conversation up to the start of the assistant's answer. BadRequest if the template rejects it."""
+    def encode_chat(self, messages: Sequence[Message], rendering: Rendering = ANSWER) -> Tokens:
+        """A conversation up to where the answer goes on. BadRequest if the template rejects it."""
         ...
 
     def piece(self, token: int) -> bytes:
@@ -56,10 +56,10 @@ class FileText:
     def encode(self, text: str, *, bos: bool = True) -> Tokens:
         return self._tokenizer.encode(text, bos=bos)
 
-    def encode_chat(self, messages: Sequence[Message]) -> Tokens:
+    def encode_chat(self, messages: Sequence[Message], rendering: Rendering = ANSWER) -> Tokens:
         if isinstance(self._template, ConfigError):
             raise BadRequest(f"this model cannot chat: {self._template}", param="messages")
-        return self._tokenizer.encode_chat(self._template.render(messages))
+        return self._tokenizer.encode_chat(self._template.render(messages, rendering=rendering))
 
     def piece(self, token: int) -> bytes:
         return self._tokenizer.piece_bytes(token)
