@@ -187,11 +187,12 @@ class InputProcessor:
 
 
 def _contents(params: SamplingParams, prompts: Sequence[Tokens]) -> Contents:
-    ids = [tokens.tolist() for tokens in prompts for _ in range(params.outputs)] if params.token_ids else None
+    ids = [tokens.tolist() for tokens in prompts] if params.token_ids else None
     return Contents(
         null_usage=params.streaming is not None and params.streaming.usage_at_end,
         logprobs=params.logprobs,
         names_are_ids=params.names_are_ids,
+        outputs=params.outputs,
         prompts=ids,
         prompt_top=params.prompt_top,
     )
