@@ -260,11 +260,9 @@ class _Table:
 
     def shares(self, progress: Progress, offer: Offer, other: tuple[Namespace, Progress, int]) -> bool:
         """Whether another request will publish tokens of this one that are not cached yet."""
-        known, published = other
+        namespace, known, published = other
         cache = self.view.cache
-        if cache.namespace(known.id, known.request.salt) != cache.namespace(
-            progress.id, progress.request.salt
-        ):
+        if namespace != cache.namespace(progress.id, progress.request.salt):
             return False
         pairs = zip(known.tokens().tolist(), progress.tokens().tolist(), strict=False)
         common = next((at for at, (a, b) in enumerate(pairs) if a != b), min(known.length, progress.length))
