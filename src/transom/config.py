@@ -1,5 +1,6 @@
 """Configuration of engine, server and logging: frozen dataclasses, validated when they are built."""
 
+import ipaddress
 import os
 import re
 from dataclasses import dataclass, field
@@ -106,6 +107,8 @@ class ServerConfig:
     """The private key of the certificate; None: it is in the certificate's file."""
     root_path: str = ""
     """A prefix that a proxy leaves on the paths of requests, such as `/llm`."""
+    trusted_proxies: tuple[str, ...] = ()
+    """Addresses and networks of proxies whose X-Forwarded-For is believed; `unix`: a Unix socket's peers."""
     served_model_name: str | None = None
     api_keys: tuple[str, ...] = field(default=(), repr=False)
     """Each request must carry one of them. Empty: no authentication."""
@@ -126,6 +129,8 @@ class ServerConfig:
                 f"--root-path is {self.root_path!r}; it must begin with / and not end with it, "
                 "and have letters, digits and -._~ between, such as /llm or /models/llm"
             )
+        for proxy in self.trusted_proxies:
+            _require_network("--trusted-proxy", proxy)
         for key in self.api_keys:
             if not key.isascii() or not key.isprintable() or not key.strip() or key != key.strip():
                 raise ConfigError(
@@ -146,6 +151,17 @@ def cores_available() -> int:
 def _within(flag: str, value: int | None, low: int, high: int) -> None:
     if value is not None and not low <= value <= high:
         raise ConfigError(f"{flag} is {value}; it must be between {low} and {high}")
+
+
+def _require_network(flag: str, text: str) -> None:
+    try:
+        if text != "unix":
+            ipaddress.ip_network(text)
+    except ValueError:
+        raise ConfigError(
+            f"{flag} is {text!r}; it must be an address such as 10.0.0.7, a network such as 10.0.0.0/8, or "
+            "unix"
+        ) from None
 
 
 def _one_of(flag: str, value: str, words: tuple[str, ...]) -> None:

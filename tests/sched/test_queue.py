@@ -67,7 +67,7 @@ def test_a_prefix_cached_while_a_request_waits_counts() -> None:
     waiting.append(world.submit([*fresh(16, 1), 2], 1))
     for _ in range(3):  # no token of seed 1 was cached when they arrived
         world.step()
-    assert [w.progress.id for w in world.scheduler._requests.waiting.considered(9)] == [
+    assert [w.progress.id for w in world.scheduler._requests.waiting.considered()] == [
         waiting[i] for i in (2, 0, 1)
     ]
     world.finish()

@@ -1,5 +1,6 @@
 """Lines of the log: text for people, JSON for programs, one for every request."""
 
+import dataclasses
 import json
 import logging
 from pathlib import Path
@@ -11,6 +12,8 @@ from tests.over_http import DEADLINE_SECONDS, refused, samples, until
 from tests.server.raw import connected, post, read_until
 from tests.server.toy import running_server
 
+from transom import __version__
+from transom.limits import Limits
 from transom.logs import JsonFormatter, TextFormatter, fields
 
 
@@ -86,13 +89,16 @@ def test_every_request_logs_one_line_with_its_figures(tmp_path: Path) -> None:
 
     plain = lines["plain"]
     assert (plain["prompt_tokens"], plain["output_tokens"], plain["cached_tokens"]) == (4, 5, 0)
-    assert plain["path"] == "/v1/completions"
+    assert (plain["path"], plain["client"]) == ("/v1/completions", "127.0.0.1")
+    assert (plain["model"], plain["prompts"], plain["n"]) == ("toy", 1, 1)
+    assert "key" not in plain
     assert 0 < plain["first_token_seconds"] <= plain["total_seconds"]
     assert plain["queue_seconds"] >= 0
     assert "error" not in plain
     assert lines["again"]["cached_tokens"] == 3
     several = lines["several"]
     assert (several["prompt_tokens"], several["finish"]) == (7, "length,stop")
+    assert (several["prompts"], several["n"]) == (2, 1)
     assert lines["refused"]["status"] == 400
     assert "max_tokens" in lines["refused"]["error"]
     assert lines["by the engine"]["error"] == "no pool holds it"
@@ -119,3 +125,64 @@ def test_an_engine_logs_in_the_format_of_its_server(tmp_path: Path) -> None:
         until(lambda: "the engine failed" in log.read_text())
         line, *_ = [one for one in map(json.loads, log.read_text().splitlines()) if "traceback" in one]
     assert "the fake broke as asked" in line["traceback"]
+
+
+def test_the_start_is_one_record_with_every_setting_and_no_key(tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    with running_server(log=log, log_format="json", flags=("--api-key", "a secret")) as server:
+        text = log.read_text()
+    (line,) = [one for one in map(json.loads, text.splitlines()) if one["message"] == "serving"]
+    assert "a secret" not in text
+    assert (line["model"], line["address"], line["keys"], line["tls"]) == ("toy", server.url, 1, False)
+    assert line["version"] == __version__
+    assert line["engine"]["pid"] == server.engine_pid
+    assert [part["name"] for part in line["engine"]["components"]] == ["full", "window"]
+    assert line["limits"].keys() == {field.name for field in dataclasses.fields(Limits)}
+    assert line["limits"]["finish_seconds"] == 1.0
+    assert "/health" in line["open_endpoints"] and "/v1/models" not in line["open_endpoints"]
+
+
+def test_without_keys_the_start_record_names_every_endpoint(tmp_path: Path) -> None:
+    log, path = tmp_path / "log", tmp_path / "socket"
+    with running_server(log=log, log_format="json", flags=("--uds", str(path))):
+        (line,) = map(json.loads, log.read_text().splitlines())
+    assert {"/v1/completions", "/update_weights_from_disk"} <= set(line["open_endpoints"])
+    assert line["address"] == str(path)
+    assert line["socket"].startswith("mode 0660, owner ")
+
+
+@pytest.mark.parametrize(
+    ("flags", "forwarded", "client"),
+    [
+        ((), "10.1.1.1", "127.0.0.1"),
+        (("--trusted-proxy", "127.0.0.1"), "10.1.1.1", "10.1.1.1"),
+        (("--trusted-proxy", "127.0.0.0/8"), "6.6.6.6, 10.1.1.1", "10.1.1.1"),
+        (("--trusted-proxy", "127.0.0.1", "--trusted-proxy", "10.0.0.0/8"), "6.6.6.6, 10.1.1.1", "6.6.6.6"),
+        (("--trusted-proxy", "10.0.0.0/8"), "10.1.1.1", "127.0.0.1"),
+        (("--trusted-proxy", "unix"), "10.1.1.1", "127.0.0.1"),
+    ],
+)
+def test_the_client_is_the_address_that_a_trusted_proxy_names(
+    flags: tuple[str, ...], forwarded: str, client: str, tmp_path: Path
+) -> None:
+    log = tmp_path / "log"
+    with running_server(log=log, log_format="json", flags=flags) as server:
+        httpx.post(f"{server.url}/v1/completions", json={"prompt": 1}, headers={"x-forwarded-for": forwarded})
+        until(lambda: len(request_lines(log)) == 1)
+    assert request_lines(log)[0]["client"] == client
+
+
+def test_the_proxy_of_a_unix_socket_can_be_trusted(tmp_path: Path) -> None:
+    log, path = tmp_path / "log", tmp_path / "socket"
+    transport = httpx.HTTPTransport(uds=str(path))
+    flags = ("--uds", str(path), "--trusted-proxy", "unix")
+    with (
+        running_server(log=log, log_format="json", flags=flags),
+        httpx.Client(base_url="http://localhost", transport=transport) as http,
+    ):
+        http.post("/v1/completions", json={"prompt": "a", "max_tokens": 1})
+        http.post(
+            "/v1/completions", json={"prompt": "a", "max_tokens": 1}, headers={"x-forwarded-for": "::1"}
+        )
+        until(lambda: len(request_lines(log)) == 2)
+    assert [line["client"] for line in request_lines(log)] == ["unix", "::1"]

@@ -227,6 +227,9 @@ def refusal(capsys: pytest.CaptureFixture[str], *words: str) -> str:
         (("--root-path", "/a/../b"), "--root-path"),
         (("--root-path", "/a?b"), "--root-path"),
         (("--root-path", "/ä"), "--root-path"),
+        (("--trusted-proxy", "nginx"), "--trusted-proxy is 'nginx'; it must be an address"),
+        (("--trusted-proxy", "10.0.0.1/8"), "--trusted-proxy"),
+        (("--trusted-proxy", "*"), "--trusted-proxy"),
     ],
 )
 def test_a_transport_that_cannot_work_is_one_line(

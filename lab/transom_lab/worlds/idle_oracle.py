@@ -170,7 +170,7 @@ class _Table:
         """Each waiting request, in the queue's order, and why it is left out; None if it could run."""
         whole = self._reason_of_all()
         behind = False
-        order = self.view.queue.considered(len(self.view.queue), self.view.may_admit)
+        order = self.view.queue.considered(self.view.may_admit)
         for state in order:
             reason = Reason.PLANNED if state.progress.id in self.planned else whole or self._reason(state)
             # The budget of this step counts too: another request would take the row that it starts with.
@@ -243,8 +243,14 @@ class _Table:
             return False
         pairs = zip(known.tokens().tolist(), progress.tokens().tolist(), strict=False)
         common = next((at for at, (a, b) in enumerate(pairs) if a != b), min(known.length, progress.length))
-        gain = min(common, progress.start_limit) - offer.begin.start
-        return common > published and gain >= self.view.config.prefix_gain_min
+        # Only whole pages are published; with states, only some of them can be hit.
+        page, reach = cache.layout.page_size, min(common, progress.start_limit)
+        reach = min(reach, known.length - known.length % page)
+        for kind in cache.layout.components:
+            if is_state(kind):
+                ends = (end for end in kind.cuts(0, reach) if end % page == 0)
+                reach = max(ends, default=0)
+        return reach > published and reach - offer.begin.start >= self.view.config.prefix_gain_min
 
 
 class Expected:

@@ -123,6 +123,14 @@ def _add_transport_flags(network: Any) -> None:
         metavar="PREFIX",
         help="a prefix, such as /llm, that a proxy leaves on the paths of requests; default: none",
     )
+    network.add_argument(
+        "--trusted-proxy",
+        action="append",
+        default=[],
+        metavar="ADDRESS",
+        help="believe X-Forwarded-For, which names the client in the log, from this address or network, or "
+        "unix; may be repeated. Default: from none",
+    )
 
 
 def _run(options: argparse.Namespace) -> None:
@@ -153,6 +161,7 @@ def server_config(options: argparse.Namespace) -> ServerConfig:
         ssl_certfile=options.ssl_certfile,
         ssl_keyfile=options.ssl_keyfile,
         root_path=options.root_path,
+        trusted_proxies=tuple(options.trusted_proxy),
         served_model_name=options.served_model_name,
         api_keys=tuple(options.api_key),
         limits=limits(options),

@@ -15,7 +15,7 @@ from transom.kv.cache import Namespace, Offer
 from transom.kv.page_rules import PageRule, last_hit
 from transom.sched.draft import PlanBuilder, chunk_end, fit_end, is_cut, is_decode
 from transom.sched.forecast import MemoryForecast, need
-from transom.sched.plan import CONSIDERED, Admit, SchedulerView
+from transom.sched.plan import Admit
 from transom.sched.queue import Refused
 from transom.sched.request import Progress, Running, Span, Waiting
 from transom.values import Tokens
@@ -54,28 +54,23 @@ def plan_admissions(builder: "AdmissionBuilder") -> None:
     if builder.is_done or not len(view.queue):
         return
     walks = 0
-    for waiting in view.queue.considered(CONSIDERED, view.may_admit):
+    resumed = view.iterations - RESUME_PATIENCE * view.config.patience_steps
+    for waiting in view.queue.considered(view.may_admit, builder.leaves, resumed):
         if waiting is builder.claimed:
             continue
         # Without a free page in each component no waiting request can fit.
-        if not builder.is_empty and not builder.has_pages:
+        if not builder.leaves(builder.one_page):
             return
-        blocks = _may_not_be_passed(view, waiting)
-        verdict = Verdict.LACKS
-        # A request that may block the others is not judged by an old note.
-        if blocks or not builder.is_known_to_lack(waiting):
-            walks += 1
-            verdict = builder.consider(waiting)
-        if blocks and verdict is Verdict.LACKS:
+        # A request that blocks the others is not judged by an old note.
+        begun = waiting.progress.outputs > 0
+        blocks = (begun and waiting.since <= resumed) or view.queue.is_aged(waiting)
+        if not blocks and builder.is_known_to_lack(waiting):
+            continue
+        walks += 1
+        if builder.consider(waiting) is Verdict.LACKS and blocks:
             return
         if builder.is_done or walks == WALKS:
             return
-
-
-def _may_not_be_passed(view: SchedulerView, waiting: Waiting) -> bool:
-    waited = view.iterations - waiting.since
-    resumes = waiting.progress.outputs > 0 and waited >= RESUME_PATIENCE * view.config.patience_steps
-    return resumes or view.queue.is_aged(waiting)
 
 
 def admit_claimant(builder: "AdmissionBuilder") -> bool:
@@ -111,6 +106,8 @@ class AdmissionBuilder:
         """The request that was admitted for a claim."""
         self._available = view.cache.available
         self._rules = view.cache.rules
+        self.one_page = (1,) * len(self._rules)
+        """A page in each component: without it no request can start."""
         self._admitted = 0
 
     @cached_property
@@ -151,15 +148,14 @@ class AdmissionBuilder:
         rows = self.draft.view.rows_free + len(self.draft.retracted) - self._admitted
         return rows <= 0 or self.draft.budget == 0
 
-    @property
-    def has_pages(self) -> bool:
-        """Whether a page is left in each component."""
-        return self.forecast.left.covers((1,) * len(self._rules))
+    def leaves(self, pages: PageCounts) -> bool:
+        """Whether so many pages are left for a request, or the step is empty."""
+        return self.is_empty or self.forecast.left.covers(pages)
 
     def is_known_to_lack(self, waiting: Waiting) -> bool:
         """Whether the request was refused for pages that are still not left."""
         lacks = self.draft.view.queue.lacks(waiting)
-        return lacks is not None and not self.is_empty and not self.forecast.left.covers(lacks)
+        return lacks is not None and not self.leaves(lacks)
 
     def waits_for_prefix(self, waiting: Waiting, namespace: Namespace, cached: int) -> bool:
         """Whether another request is computing enough of its prefix, beyond the first `cached` tokens."""

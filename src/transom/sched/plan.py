@@ -12,9 +12,6 @@ from transom.sched.request import Running, Span, Waiting
 from transom.sched.running import Columns
 from transom.sched.step_cost import StepCost
 
-CONSIDERED = 256
-"""Waiting requests that one plan looks at, to bound its time. For most of them it is known what they lack."""
-
 
 @dataclass(frozen=True, slots=True)
 class SchedulerView:

@@ -1,12 +1,10 @@
 """Scheduling order within one tenant: the rank of a request under each policy, and the tenant's queue."""
 
-from bisect import bisect_left, insort
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-from transom.kv.budget import PageCounts
-from transom.sched.request import Progress, Seniority, Waiting
+from transom.sched.line import Line, QueuedRequest
+from transom.sched.request import Progress
 from transom.values import RequestId
 
 
@@ -41,34 +39,8 @@ def rank(policy: SchedulePolicy, progress: Progress, *, cached: int, outputs_exp
             return -progress.request.priority
 
 
-@dataclass(slots=True, eq=False)
-class QueuedRequest:
-    """Owns the position of one waiting request. Mutable, the queue's.
-
-    since_own   admissions of its tenant when it began to wait
-    since_all   admissions of all tenants when it began to wait
-    rank        by the policy, from `cached`
-    cached      tokens found in the cache at its version `looked_up`
-    """
-
-    waiting: Waiting
-    since_own: int
-    since_all: int
-    rank: int = 0
-    cached: int = 0
-    looked_up: int = -1
-    lacks: PageCounts | None = None
-    """Pages that were not left when it was last refused; None if a plan must look at it."""
-
-    @property
-    def seniority(self) -> Seniority:
-        return self.waiting.progress.seniority
-
-    @property
-    def cost(self) -> int:
-        """Tokens that its tenant is charged on admission. A readmission was paid for the first time."""
-        progress = self.waiting.progress
-        return 0 if progress.admissions else progress.length - self.cached
+PROMOTED = -(1 << 62)
+"""The rank of requests that go before every rank of a policy."""
 
 
 @dataclass(slots=True, eq=False)
@@ -83,40 +55,30 @@ class TenantQueue:
     served: int = 0
     """Weighted tokens."""
     admissions: int = 0
-    _ranked: list[tuple[int, Seniority]] = field(default_factory=list)
-    _promoted: list[Seniority] = field(default_factory=list)
+    line: Line = field(default_factory=Line)
     _arrivals: dict[RequestId, QueuedRequest] = field(default_factory=dict)
-    """The requests of `_ranked`, the longest waiting first."""
+    """The requests that are not promoted, the longest waiting first."""
 
     def __len__(self) -> int:
-        return len(self._ranked) + len(self._promoted)
+        return len(self.line)
 
-    def __iter__(self) -> Iterator[RequestId]:
-        for _, request in self._promoted:
-            yield request
-        for _, (_, request) in self._ranked:
-            yield request
-
-    def add(self, queued: QueuedRequest) -> None:
+    def add(self, queued: QueuedRequest, rank: int) -> None:
         if queued.waiting.progress.outputs:
             # Its client has part of the answer and sees a gap that grows, so it counts as promoted.
-            insort(self._promoted, queued.seniority)
-            return
-        insort(self._ranked, (queued.rank, queued.seniority))
-        self._arrivals[queued.seniority[1]] = queued
+            rank = PROMOTED
+        else:
+            self._arrivals[queued.seniority[1]] = queued
+        queued.place = rank, queued.seniority
+        self.line.add(queued)
 
     def remove(self, queued: QueuedRequest) -> None:
-        if self._arrivals.pop(queued.seniority[1], None) is None:  # it was promoted
-            del self._promoted[bisect_left(self._promoted, queued.seniority)]
-        else:
-            del self._ranked[bisect_left(self._ranked, (queued.rank, queued.seniority))]
+        self._arrivals.pop(queued.seniority[1], None)
+        self.line.remove(queued)
 
     def rerank(self, queued: QueuedRequest, rank: int) -> None:
         """Moves a ranked request to its new rank. A promoted request stays where it is."""
-        if rank != queued.rank and queued.seniority[1] in self._arrivals:
-            del self._ranked[bisect_left(self._ranked, (queued.rank, queued.seniority))]
-            insort(self._ranked, (rank, queued.seniority))
-        queued.rank = rank
+        if rank != queued.place[0] and queued.seniority[1] in self._arrivals:
+            self._move(queued, rank)
 
     def count_admission(self) -> None:
         """One request of the tenant was admitted; promotes the requests that are out of patience now."""
@@ -127,5 +89,10 @@ class TenantQueue:
             oldest = next(iter(self._arrivals.values()))
             if self.admissions - oldest.since_own < self.patience:
                 return
-            self.remove(oldest)
-            insort(self._promoted, oldest.seniority)
+            del self._arrivals[oldest.seniority[1]]
+            self._move(oldest, PROMOTED)
+
+    def _move(self, queued: QueuedRequest, rank: int) -> None:
+        self.line.remove(queued)
+        queued.place = rank, queued.seniority
+        self.line.add(queued)

@@ -18,14 +18,15 @@ from bisect import bisect_left, insort
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from heapq import heapify, heappop, heapreplace
-from itertools import islice
+from math import inf
 from typing import NamedTuple
 
 from transom.kv.budget import PageCounts
 from transom.kv.cache import HybridCache
 from transom.sched.config import SchedulerConfig
+from transom.sched.line import Fits, QueuedRequest, Search
 from transom.sched.output_lengths import OutputHistory
-from transom.sched.policy import CACHE_AWARE, QueuedRequest, SchedulePolicy, TenantQueue, rank
+from transom.sched.policy import CACHE_AWARE, SchedulePolicy, TenantQueue, rank
 from transom.sched.request import Progress, Seniority, Waiting
 from transom.values import RequestId
 
@@ -53,6 +54,10 @@ class Refused(NamedTuple):
 
 
 def any_request(progress: Progress) -> bool:
+    return True
+
+
+def no_limit(pages: PageCounts) -> bool:
     return True
 
 
@@ -108,14 +113,21 @@ class Queue:
             at = bisect_left(self._by_class, (priority + 1,))
         return tuple(found)
 
-    def considered(self, most: int, may_admit: MayAdmit = any_request) -> Iterator[Waiting]:
-        """The first `most` requests that may be admitted, in scheduling order."""
+    def considered(
+        self, may_admit: MayAdmit = any_request, fits: Fits = no_limit, resumed: float = -inf
+    ) -> Iterator[Waiting]:
+        """The requests that may be admitted, in scheduling order, without those known to lack pages.
+
+        A request that may block the others is among them whatever it lacks: one that is aged, or one with
+        part of its output that waits since iteration `resumed` or before.
+        """
+        search = Search(fits, self._admissions - self._skipped_most(), resumed)
         tenants = [tenant for tenant in self._tenants.values() if len(tenant)]
         # Most servers have one tenant at a time, and then need no heap. Lazy in both cases: a plan looks at
         # a few requests of a queue that may have thousands.
-        order = iter(tenants[0]) if len(tenants) == 1 else self._between(tenants)
-        states = (self._requests[request].waiting for request in order)
-        return islice((state for state in states if may_admit(state.progress)), most)
+        one = len(tenants) == 1
+        order = tenants[0].line.search(search) if one else self._between(tenants, search)
+        return (queued.waiting for queued in order if may_admit(queued.waiting.progress))
 
     def lacks(self, waiting: Waiting) -> PageCounts | None:
         """Pages that the request was last refused for; None if that may have changed."""
@@ -123,9 +135,11 @@ class Queue:
 
     def is_aged(self, waiting: Waiting) -> bool:
         """Whether the request has been skipped as often as a request may be."""
-        tenants = sum([len(tenant) > 0 for tenant in self._tenants.values()])
         skipped = self._admissions - self._requests[waiting.progress.id].since_all
-        return skipped >= self._skipped_max * tenants
+        return skipped >= self._skipped_most()
+
+    def _skipped_most(self) -> int:
+        return self._skipped_max * sum([len(tenant) > 0 for tenant in self._tenants.values()])
 
     def served(self, tenant: str) -> int:
         """The tenant's counter, in weighted tokens."""
@@ -147,12 +161,12 @@ class Queue:
         if not len(tenant) and not progress.admissions:
             tenant.served = max(tenant.served, self._served_least())
         queued = QueuedRequest(waiting, since_own=tenant.admissions, since_all=self._admissions)
-        queued.rank = self._look_up(queued)  # before it is added, since the order depends on it
+        rank = self._look_up(queued)  # before it is added, since the order depends on it
         self._requests[progress.id] = queued
         insort(self._by_seniority, progress.seniority)
         insort(self._by_class, (-progress.request.priority, progress.seniority))
         self._lookups.append(progress.id)
-        tenant.add(queued)
+        tenant.add(queued, rank)
 
     def remove(self, waiting: Waiting) -> None:
         """Removes exactly this state; a stale one is our bug."""
@@ -189,9 +203,9 @@ class Queue:
                 continue  # it has left the queue, and leaves this list now
             self._lookups.append(request)
             # Another request may hold a part of its prefix now, and the estimates change with every step.
-            queued.lacks = None
+            tenant = self._tenants[queued.waiting.progress.request.tenant]
+            tenant.line.forget(queued)
             if queued.looked_up != self._cache_version():
-                tenant = self._tenants[queued.waiting.progress.request.tenant]
                 tenant.rerank(queued, self._look_up(queued))
 
     def refuse(self, refused: Sequence[Refused]) -> None:
@@ -226,26 +240,26 @@ class Queue:
     def _served_least(self) -> int:
         return min([tenant.served for tenant in self._tenants.values() if len(tenant)], default=self._level)
 
-    def _between(self, tenants: list[TenantQueue]) -> Iterator[RequestId]:
+    def _between(self, tenants: list[TenantQueue], search: Search) -> Iterator[QueuedRequest]:
         """The requests of all tenants: the next of the tenant with the smallest counter, again and again.
 
         Each request is charged to its tenant as if it had been admitted, so that one plan is fair too.
         """
-        heads: list[tuple[int, Seniority, Iterator[RequestId]]] = []
-        # Entries are (counter, seniority of the next request, the requests): equal counters go by seniority.
+        heads: list[tuple[int, Seniority, QueuedRequest, Iterator[QueuedRequest]]] = []
+        # Equal counters go by the seniority of the next request.
         for tenant in tenants:
-            ids = iter(tenant)
-            heads.append((tenant.served, self._requests[next(ids)].seniority, ids))
+            line = tenant.line.search(search)
+            if (first := next(line, None)) is not None:
+                heads.append((tenant.served, first.seniority, first, line))
         heapify(heads)
         while heads:
-            served, (_, request), ids = heads[0]
-            yield request
-            following = next(ids, None)
+            served, _, queued, line = heads[0]
+            yield queued
+            following = next(line, None)
             if following is None:
                 heappop(heads)
             else:
-                cost = self._requests[request].cost
-                heapreplace(heads, (served + cost, self._requests[following].seniority, ids))
+                heapreplace(heads, (served + queued.cost, following.seniority, following, line))
 
     def _tenant(self, name: str) -> TenantQueue:
         tenant = self._tenants.get(name)

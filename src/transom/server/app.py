@@ -33,11 +33,11 @@ from transom.server.fields import IGNORED, IgnoredFields
 from transom.server.generation import GenerationResponse, InFlight
 from transom.server.input_processor import InputProcessor
 from transom.server.metrics import Metrics
-from transom.server.middleware import ApiKeys, RequestIds
+from transom.server.middleware import OPEN_PATHS, ApiKeys, RequestIds
 from transom.server.output_processor import Generation
 from transom.server.protocol import GenerationRequest
 from transom.server.queue_bounds import Load, QueueBounds
-from transom.server.request_log import RequestLog, log_refusal
+from transom.server.request_log import Asked, RequestLog, log_refusal
 from transom.server.responses import json_response
 
 TIMEOUT_HEADER = "x-request-timeout"
@@ -71,6 +71,11 @@ class Service:
             Route("/metrics", self.metrics_text),
             *Admin(self.engine, self.in_flight, self._read_command).routes(),
         ]
+
+    def open_endpoints(self) -> list[str]:
+        """Paths that are served without a key."""
+        paths = OPEN_PATHS if self.config.api_keys else {route.path for route in self.routes()}
+        return sorted(paths)
 
     async def completions(self, request: Request) -> GenerationResponse:
         return await self._generate(request, protocol.read_completion, self.processor.completion)
@@ -119,7 +124,11 @@ class Service:
             # Later errors are logged by RequestLog; this request does not reach it.
             log_refusal(request.scope, problem_of(error))
             raise
-        request_log = RequestLog(generation.outputs, generation.prompt_tokens, request.scope, self.metrics)
+        prompts = len(generation.requests)
+        asked = Asked(
+            self.processor.served_name, prompts, len(generation.outputs) // prompts, generation.prompt_tokens
+        )
+        request_log = RequestLog(asked, generation.outputs, request.scope, self.metrics)
         held = self.queue.hold(key, generation.load)
         return GenerationResponse(generation, self.engine, request_log, self.in_flight, held)
 

@@ -100,9 +100,8 @@ GROUPS = (
     Group(
         "answers do not contain this",
         _all("detokenize", True)
-        | _all("return_token_ids return_tokens_as_token_ids", False)
         | _all("return_hidden_states return_logprob return_routed_experts return_tokens echo", False)
-        | _all("prompt_logprobs token_ids_logprob logprob_token_ids logprob_start_len", -1)
+        | _all("token_ids_logprob logprob_token_ids logprob_start_len", -1)
         | _all("n_probs top_logprobs_num top_logprobs", 0),
     ),
     Group(

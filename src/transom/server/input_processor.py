@@ -19,7 +19,7 @@ from transom.server.errors import bad_request, model_not_found
 from transom.server.grammars import grammar_of, is_constrained
 from transom.server.output_processor import Generation
 from transom.server.protocol import ChatRequest, CompletionRequest, ConstrainedRequest
-from transom.server.responses import ChatFormat, CompletionFormat, ResponseFormat
+from transom.server.responses import ChatFormat, CompletionFormat, Contents, ResponseFormat
 from transom.server.sampling_params import SamplingParams, chat_params, completion_params
 from transom.text.model_text import Message, ModelText
 from transom.text.output import OutputRules, OutputText
@@ -47,9 +47,7 @@ class InputProcessor:
         params = replace(params, grammar=await self._grammar(request))
         bos = request.add_special_tokens is not False
         prompts = [await self._prompt(prompt, param, bos) for prompt, param in _prompts(request.prompt)]
-        format = CompletionFormat(
-            self.served_name, self.text.piece, null_usage=_null_usage(params), logprobs=params.logprobs
-        )
+        format = CompletionFormat(self.served_name, self.text.piece, _contents(params, prompts))
         return self._generation(prompts, params, format, "prompt")
 
     async def chat(self, request: ChatRequest) -> Generation:
@@ -62,9 +60,7 @@ class InputProcessor:
             tokens = await asyncio.to_thread(self.text.encode_chat, messages)
         else:
             tokens = self.text.encode_chat(messages)
-        format = ChatFormat(
-            self.served_name, self.text.piece, null_usage=_null_usage(params), logprobs=params.logprobs
-        )
+        format = ChatFormat(self.served_name, self.text.piece, _contents(params, [tokens]))
         return self._generation([tokens], params, format, "messages")
 
     def _check_model(self, name: str | None) -> None:
@@ -129,6 +125,8 @@ class InputProcessor:
             StopStrings(params.stop),
             stop_ids,
             params.logprobs,
+            top=params.top,
+            ids=params.token_ids,
             include_stop=params.include_stop,
             min_tokens=0 if params.rules is None else params.rules.min_tokens,
         )
@@ -166,7 +164,7 @@ class InputProcessor:
             )
         first, *siblings = samplings
         # With `echo`, the log-probabilities of the prompt are wanted too, from its first token on.
-        prompt_from = 0 if params.echo and params.logprobs else None
+        prompt_from = 0 if params.prompt_top is not None or (params.echo and params.logprobs) else None
         seconds = self.limits.request_seconds
         if params.timeout_seconds is not None:
             seconds = min(seconds, params.timeout_seconds)
@@ -179,7 +177,7 @@ class InputProcessor:
             priority=params.priority,
             salt=params.salt,
             siblings=tuple(Sibling(RequestId(next(self.ids)), sampling) for sampling in siblings),
-            logprobs=Logprobs(params.top, prompt_from),
+            logprobs=Logprobs(max(params.top, params.prompt_top or 0), prompt_from),
             # Both processes read the same monotonic clock.
             deadline=time.monotonic() + seconds,
             tenant=params.tenant,
@@ -188,8 +186,15 @@ class InputProcessor:
         )
 
 
-def _null_usage(params: SamplingParams) -> bool:
-    return params.streaming is not None and params.streaming.usage_at_end
+def _contents(params: SamplingParams, prompts: Sequence[Tokens]) -> Contents:
+    ids = [tokens.tolist() for tokens in prompts for _ in range(params.outputs)] if params.token_ids else None
+    return Contents(
+        null_usage=params.streaming is not None and params.streaming.usage_at_end,
+        logprobs=params.logprobs,
+        names_are_ids=params.names_are_ids,
+        prompts=ids,
+        prompt_top=params.prompt_top,
+    )
 
 
 def _prompts(prompt: str | list[str | int | list[int]]) -> list[tuple[str | list[int], str]]:

@@ -7,28 +7,30 @@ import math
 import signal
 import socket
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from enum import Enum
 from functools import partial
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import uvicorn
 import uvloop
 
-from transom import wire
+from transom import __version__, wire
 from transom.config import EngineConfig, LogConfig, ServerConfig
 from transom.engine.child import STOP_SECONDS
 from transom.engine.supervisor import EngineLaunch, Supervisor
 from transom.errors import ConfigError, EngineDied, TransomError
 from transom.limits import Limits
+from transom.logs import fields
 from transom.server import banner, systemd
 from transom.server.app import Service, build_app
 from transom.server.connections import Connection, connections_max
 from transom.server.input_processor import InputProcessor
 from transom.server.listening import Address, Listener
 from transom.server.metrics import Metrics
-from transom.server.middleware import RootPath
+from transom.server.middleware import Peers, RootPath
 from transom.server.queue_bounds import Bounds, QueueBounds
 from transom.text.model_text import ModelText
 from transom.weights.builtin import builtin_model
@@ -59,8 +61,8 @@ def serve_model(
     name = server.served_model_name or default_name(engine.model)
 
     def announce(ready: wire.Ready, address: Address) -> None:
-        log.info("serving %s at %s", name, address)
-        banner.show(ready, name, address, len(server.api_keys))
+        if log_config.format == "text":
+            banner.show(ready, name, address, len(server.api_keys))
 
     launch = ServerLaunch(server, EngineLaunch(engine, log_config), name, lambda: load_text(engine.model))
     serve(launch, listener, announce)
@@ -162,12 +164,14 @@ async def serve_async(launch: ServerLaunch, listener: Listener, announce: Announ
         if engine is None:
             return signals.shutdown()
         try:
-            app = build_app(_service(launch, engine, await loading))
+            service = _service(launch, engine, await loading)
             limits = replace(launch.server.limits, connections=connections_max(launch.server.limits))
-            config = uvicorn_config(RootPath(app, launch.server.root_path), limits)
+            app = Peers(RootPath(build_app(service), launch.server.root_path), launch.server.trusted_proxies)
+            config = uvicorn_config(app, limits)
             config.ssl_context_factory = listener.certificates
             http = HttpServer(config, engine, signals, limits)
-            await _serve_http(http, listener, announce)
+            record = start_record(launch, service, replace(launch.server, limits=limits), listener.address)
+            await _serve_http(http, listener, announce, record)
         finally:
             await engine.stop(0.0 if signals.immediate.is_set() else STOP_SECONDS)
         return signals.shutdown()
@@ -195,11 +199,38 @@ async def _start_engine(launch: EngineLaunch, signals: StopSignals) -> Superviso
     return None
 
 
-async def _serve_http(http: "HttpServer", listener: Listener, announce: Announce) -> None:
+def start_record(
+    launch: ServerLaunch, service: Service, server: ServerConfig, address: Address
+) -> dict[str, object]:
+    """Fields of the log's line about the start: every setting that decides how it behaves, and no key."""
+    if launch.engine.log_config.format == "text":  # the start screen has the rest
+        return fields(model=launch.served_name, address=address)
+    ready = service.engine.ready
+    engine = msgspec.structs.asdict(ready)
+    engine["components"] = [msgspec.structs.asdict(part) for part in ready.components]
+    return fields(
+        model=launch.served_name,
+        engine=engine,
+        version=__version__,
+        address=str(address),
+        socket=address.permissions() if address.path else None,
+        tls=server.ssl_certfile is not None,
+        root_path=server.root_path or None,
+        trusted_proxies=server.trusted_proxies,
+        keys=len(server.api_keys),
+        open_endpoints=service.open_endpoints(),
+        limits=asdict(server.limits),
+    )
+
+
+async def _serve_http(
+    http: "HttpServer", listener: Listener, announce: Announce, record: dict[str, object]
+) -> None:
     """Answers requests until a signal arrives. TransomError once the engine is not restarted any more."""
     serving = asyncio.ensure_future(http.serve(sockets=[listener.sock]))
     stopping = asyncio.ensure_future(http.signals.graceful.wait())
     failing = asyncio.ensure_future(http.engine.gave_up())
+    log.info("serving", extra=record)
     announce(http.engine.ready, listener.address)
     systemd.notify(systemd.READY)
     living = asyncio.ensure_future(systemd.stay_alive(systemd.watchdog_seconds()))
@@ -297,6 +328,8 @@ def uvicorn_config(app: object, limits: Limits) -> uvicorn.Config:
         # The request log has a line per generation; uvicorn's line for every HTTP request is for debugging.
         access_log=log.isEnabledFor(logging.DEBUG),
         server_header=False,
+        # `Peers` does it: uvicorn would believe every process of this machine.
+        proxy_headers=False,
         timeout_keep_alive=math.ceil(limits.keep_alive_seconds),
         timeout_graceful_shutdown=math.ceil(limits.finish_seconds) + limits.close_seconds,
     )

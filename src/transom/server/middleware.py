@@ -4,10 +4,12 @@ import hashlib
 import hmac
 import time
 import uuid
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from typing import Any
 
 from starlette.requests import Request
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from uvicorn.middleware.proxy_headers import ProxyHeadersMiddleware
 
 from transom.limits import LIMITS
 from transom.server.errors import Problem
@@ -54,6 +56,23 @@ def _request_id(scope: Scope) -> bytes:
             if text.isprintable() and text:
                 return bytes(value)
     return uuid.uuid4().hex.encode()
+
+
+class Peers:
+    """Sets the client's address: the peer's, or the one that a trusted proxy has written in X-Forwarded-For.
+
+    Behind proxies, the address is the last one in the header that is not a trusted proxy's: a client can put
+    anything before it. The peer of a Unix socket is called `unix`.
+    """
+
+    def __init__(self, app: ASGIApp, trusted: Sequence[str]) -> None:
+        behind: Any = ProxyHeadersMiddleware(app, list(trusted))  # type: ignore[arg-type]
+        self._app: ASGIApp = behind if trusted else app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope.get("client") is None:
+            scope["client"] = ("unix", 0)
+        await self._app(scope, receive, send)
 
 
 class RootPath:

@@ -3,6 +3,7 @@
 import logging
 import time
 from collections.abc import Sequence
+from dataclasses import asdict, dataclass
 
 from starlette.types import Scope
 
@@ -18,14 +19,28 @@ ARRIVAL = "transom.arrival"
 """Keys of the ASGI scope, set for every request: its id, and its arrival by `time.perf_counter`."""
 
 
+KEY_NAME = "transom.key_name"
+"""The name of the API key in the ASGI scope; absent without keys."""
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """What a request asks the engine for."""
+
+    model: str
+    prompts: int
+    n: int
+    """Outputs of each prompt."""
+    prompt_tokens: int
+    """Of all prompts."""
+
+
 class RequestLog:
     """Measures one HTTP request that reaches the engine, and logs one line at its end. Mutable."""
 
-    def __init__(
-        self, outputs: Sequence[OutputText], prompt_tokens: int, scope: Scope, metrics: Metrics
-    ) -> None:
+    def __init__(self, asked: Asked, outputs: Sequence[OutputText], scope: Scope, metrics: Metrics) -> None:
+        self._asked = asked
         self._outputs = outputs
-        self._prompt_tokens = prompt_tokens
         self._scope = scope
         self._metrics = metrics
         self._queue_seconds = 0.0
@@ -61,9 +76,8 @@ class RequestLog:
         """Writes the line. Called exactly once, whether the request finished, failed or was disconnected."""
         usages = [output.usage for output in self._outputs if output.usage is not None]
         values = fields(
-            id=self._scope[REQUEST_ID],
-            path=self._scope["path"],
-            prompt_tokens=self._prompt_tokens,
+            **_origin(self._scope),
+            **asdict(self._asked),
             output_tokens=sum(output.tokens for output in self._outputs),
             cached_tokens=sum(usage.cached_tokens for usage in usages),
             queue_seconds=self._queue_seconds,
@@ -82,14 +96,24 @@ class RequestLog:
 def log_refusal(scope: Scope, problem: Problem) -> None:
     """Logs the line of a request that was refused before it reached the engine."""
     values = fields(
-        id=scope[REQUEST_ID],
-        path=scope["path"],
+        **_origin(scope),
         status=problem.status,
         total_seconds=_seconds_since_arrival(scope),
         finish="refused",
         error=problem.message,
     )
     log.info("request", extra=values)
+
+
+def _origin(scope: Scope) -> dict[str, object]:
+    """The request's id, its path, and where it comes from."""
+    client = scope.get("client")
+    return {
+        "id": scope[REQUEST_ID],
+        "client": client and client[0],
+        "key": scope.get(KEY_NAME),
+        "path": scope["path"],
+    }
 
 
 def _seconds_since_arrival(scope: Scope) -> float:

@@ -41,6 +41,10 @@ class SamplingParams:
     grammar     constrains the outputs, see `text/grammar.py`; empty: they are free
     skip_special, include_stop
                 whether control tokens, and what ended an output, are part of its text
+    token_ids   the answer has the tokens of prompt and outputs by id
+    names_are_ids
+                log-probabilities name tokens by id, not by text
+    prompt_top  the most probable tokens listed for each token of the prompt; unset: none is reported
     """
 
     max_tokens: int | None
@@ -61,6 +65,9 @@ class SamplingParams:
     rules: LogitRules | None
     skip_special: bool
     include_stop: bool
+    token_ids: bool
+    names_are_ids: bool
+    prompt_top: int | None
     grammar: str = ""
 
     def samplings(self, prompt: int) -> tuple[Sampling, ...]:
@@ -140,7 +147,16 @@ def _params(
         skip_special=request.skip_special_tokens is not False,
         # vLLM's name and SGLang's.
         include_stop=bool(request.include_stop_str_in_output or request.no_stop_trim),
+        token_ids=bool(request.return_token_ids),
+        names_are_ids=bool(request.return_tokens_as_token_ids),
+        prompt_top=_prompt_top(request),
     )
+
+
+def _prompt_top(request: GenerationRequest) -> int | None:
+    if request.prompt_logprobs is not None and request.stream:
+        raise bad_request("prompt_logprobs is not available with stream: true", "prompt_logprobs")
+    return _integer("prompt_logprobs", request.prompt_logprobs, 0, LIMITS.top_logprobs)
 
 
 def _max_tokens(request: GenerationRequest, low: int) -> int | None:
