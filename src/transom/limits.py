@@ -103,6 +103,8 @@ class Limits:
         "the output ends with an error, `grammar_failed`",
     )
 
+    tools: int = limit(128, REQUEST, "`tools` of a chat", NAMED)
+
     loop_characters: int = limit(
         4096,
         TEXT,

@@ -55,7 +55,7 @@ GROUPS = (
         | _all("grammar_lazy", False),
     ),
     Group(
-        "this server calls no tools",
+        "tools are for chats, in the fields tools and tool_choice",
         _all("tools functions", [])
         | _all("tool_choice", "none", "auto")
         | _all("function_call", "none", "auto")

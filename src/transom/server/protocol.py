@@ -125,6 +125,42 @@ class Part(msgspec.Struct):
     refusal: str | None = None
 
 
+class Function(msgspec.Struct, omit_defaults=True):
+    """A function that the model may call. `strict` needs no field: a forced call always fits the schema."""
+
+    name: str
+    description: str | None = None
+    parameters: dict[str, Any] | None = None
+
+
+class ToolDefinition(msgspec.Struct):
+    type: str
+    function: Function
+
+
+class FunctionName(msgspec.Struct):
+    name: str
+
+
+class NamedChoice(msgspec.Struct):
+    """`tool_choice` that forces one function."""
+
+    function: FunctionName
+
+
+class CalledFunction(msgspec.Struct):
+    name: str
+    arguments: Any = None
+
+
+class ToolCall(msgspec.Struct, omit_defaults=True):
+    """A call in an earlier answer of the assistant."""
+
+    function: CalledFunction
+    id: str | None = None
+    type: str | None = None
+
+
 class Message(msgspec.Struct, omit_defaults=True):
     """One message. Fields beside `role` and `content` are variables of the chat template."""
 
@@ -133,13 +169,17 @@ class Message(msgspec.Struct, omit_defaults=True):
     name: str | None = None
     refusal: str | None = None
     reasoning_content: str | None = None
-    tool_calls: list[Any] | None = None
+    tool_calls: list[ToolCall] | None = None
+    tool_call_id: str | None = None
 
 
 class ChatRequest(GenerationRequest, kw_only=True):
     """POST /v1/chat/completions."""
 
     messages: list[Message]
+    tools: list[ToolDefinition] | None = None
+    tool_choice: str | NamedChoice | None = None
+    parallel_tool_calls: bool | None = None
     logprobs: bool | None = None
     top_logprobs: int | None = None
 
@@ -193,6 +233,7 @@ class Nested:
         return check_unhonoured(decoded or {}, self._honoured, f"{field}.")
 
 
+_FREE_INSIDE = ("messages", "tools", "response_format", "structured_outputs")
 _NESTED = {"messages": Nested(Message), "stream_options": Nested(StreamOptions)}
 
 
@@ -204,7 +245,7 @@ class Reader(Generic[T]):
         fields = msgspec.structs.fields(kind)
         self._honoured = _names(kind)
         # Values of any shape, and messages, which contain such values.
-        self._free = {one.encode_name for one in fields if "Any" in str(one.type) or one.name == "messages"}
+        self._free = {one.encode_name for one in fields if "Any" in str(one.type) or one.name in _FREE_INSIDE}
         self._nested = {name: nested for name, nested in _NESTED.items() if name in self._honoured}
 
     def read(self, body: bytes) -> tuple[T, tuple[str, ...]]:

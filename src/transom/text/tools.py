@@ -116,6 +116,20 @@ def call_grammar(form: ToolFormat, tools: Sequence[Tool], control_id: ControlId,
     return require_valid(text, "tools")
 
 
+def alternatives(calls: str, schema: str) -> str | None:
+    """The grammar of outputs that are calls, or JSON of the schema grammar; None if it is no such grammar."""
+    if not schema.startswith("{"):
+        return None
+    (inner,) = json.loads(schema)["grammars"]
+    if (answer := inner.get("json_schema")) is None:
+        return None
+    start, _, rest = calls.partition("\n")
+    made_of = start.removeprefix("start:")
+    return "\n".join(
+        ["start: calls | answer", f"calls:{made_of}", f"answer: %json {json.dumps(answer)}", rest]
+    )
+
+
 def _arguments(tool: Tool) -> str:
     """The schema of the arguments, as Lark's directive takes it. Tools take objects only."""
     schema = {"type": "object", **tool.parameters}
