@@ -228,9 +228,9 @@ def test_a_template_without_tools_gets_them_as_texts_in_alternating_turns() -> N
         {
             "role": "assistant",
             "content": "",
-            "tool_calls": [{"function": {"name": "add", "arguments": {"a": 1}}}],
+            "tool_calls": [{"id": "c1", "function": {"name": "add", "arguments": {"a": 1}}}],
         },
-        {"role": "tool", "name": "add", "content": "2"},
+        {"role": "tool", "tool_call_id": "c1", "content": "2"},
         {"role": "tool", "content": [{"type": "text", "text": "3"}]},
         {"role": "user", "content": "Thanks."},
     ]

@@ -129,7 +129,7 @@ class _Calls:
 
 
 class ToolChoices:
-    """Turns the text of each choice into deltas and messages with calls. Mutable: owns a parser per choice."""
+    """Turns the text of each choice into deltas and messages with calls. Mutable: owns their parsers."""
 
     def __init__(self, use: ToolUse) -> None:
         self._use = use

@@ -172,8 +172,13 @@ def described(messages: Sequence[Message], tools: Sequence[Mapping[str, Any]]) -
     insist on alternating turns.
     """
     turns: list[dict[str, Any]] = []
+    names = {
+        call.get("id"): call["function"]["name"]
+        for message in messages
+        for call in message.get("tool_calls") or ()
+    }
     for message in messages:
-        turn = _plain(message)
+        turn = _plain(message, names)
         follows_result = turns and turns[-1]["role"] == turn["role"] == "user"
         if follows_result and (message["role"] == "tool" or turns[-1].get("is_result")):
             turns[-1] = {**turns[-1], "content": f"{turns[-1]['content']}\n\n{turn['content']}"}
@@ -189,11 +194,11 @@ def described(messages: Sequence[Message], tools: Sequence[Mapping[str, Any]]) -
     return [{name: value for name, value in turn.items() if name != "is_result"} for turn in turns]
 
 
-def _plain(message: Message) -> dict[str, Any]:
+def _plain(message: Message, names: Mapping[str | None, str]) -> dict[str, Any]:
     """A message without tool calls: they, and results, are part of the content."""
     content = _text(message.get("content"))
     if message["role"] == "tool":
-        name = message.get("name") or "the function"
+        name = message.get("name") or names.get(message.get("tool_call_id")) or "the function"
         return {"role": "user", "content": f"Result of {name}:\n{content}", "is_result": True}
     if calls := message.get("tool_calls"):
         written = [_written(call["function"]) for call in calls]
