@@ -156,6 +156,21 @@ def _twice(name: str, within: str | None = None) -> JsonError:
     return JsonError(f"{where} {shown} twice; each key may occur once", within or name)
 
 
+_SEPARATORS = (
+    (b"\xc2\x85", b"\\u0085"),
+    (b"\xe2\x80\xa8", b"\\u2028"),
+    (b"\xe2\x80\xa9", b"\\u2029"),
+)
+
+
+def escape_separators(text: bytes) -> bytes:
+    """The JSON text without raw line separators of Unicode: some readers of lines split it there."""
+    if not text.isascii():
+        for separator, escaped in _SEPARATORS:
+            text = text.replace(separator, escaped)
+    return text
+
+
 # ---------------------------------------------------------------- files of one object per line
 
 

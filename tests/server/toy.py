@@ -24,7 +24,7 @@ from transom.errors import BadRequest, TransomError
 from transom.limits import Limits
 from transom.server.launch import ServerLaunch, serve
 from transom.server.listening import Address, listen
-from transom.text.chat import normalize
+from transom.text.chat import ANSWER, Rendering, normalize
 from transom.text.detokenize import Detokenizer
 from transom.text.model_text import Message
 from transom.text.tools import HERMES
@@ -50,12 +50,17 @@ class ByteText:
     def control_id(self, literal: str) -> int | None:
         return None
 
-    def encode_chat(self, messages: Sequence[Message], *, tools: Sequence[Message] = ()) -> Tokens:
+    def encode_chat(
+        self, messages: Sequence[Message], rendering: Rendering = ANSWER, *, tools: Sequence[Message] = ()
+    ) -> Tokens:
         turns = normalize(messages)
         for turn in turns:
             if turn["role"] not in ("system", "user", "assistant", "tool"):
                 raise BadRequest(f"messages: the role {turn['role']!r} is not known", param="messages")
-        return self.encode("|".join(f"{turn['role'][0]}:{turn['content']}" for turn in turns))
+        text = "|".join(f"{turn['role'][0]}:{turn['content']}" for turn in turns)
+        variables = "".join(f"{name}={value};" for name, value in rendering.variables.items())
+        end = "" if rendering.add_generation_prompt else "." if rendering.continue_final else "!"
+        return self.encode(f"{variables}{text}{end}")
 
     def piece(self, token: int) -> bytes:
         return bytes([token]) if token < BEGIN else b""

@@ -131,7 +131,7 @@ HARMLESS = frozenset(
     _all(
         # OpenAI's accounting, storage and routing.
         "store metadata service_tier safety_identifier prompt_cache_key prompt_cache_retention prediction "
-        "verbosity reasoning_effort moderation "
+        "verbosity moderation "
         # Identities and routing of other servers.
         "rid request_id session_id conversation_id data_parallel_rank routed_dp_rank keep_alive id_slot "
         "slot_id cache_prompt bootstrap_port bootstrap_room return_progress timings_per_token "

@@ -20,7 +20,7 @@ from transom.server.grammars import grammar_of, is_constrained
 from transom.server.output_processor import Generation
 from transom.server.protocol import ChatRequest, CompletionRequest
 from transom.server.responses import ChatFormat, CompletionFormat, Contents, ResponseFormat
-from transom.server.sampling_params import SamplingParams, chat_params, completion_params
+from transom.server.sampling_params import SamplingParams, chat_params, completion_params, rendering_of
 from transom.server.tools import ToolChoices, chat_grammar, description_length, tool_use
 from transom.text.model_text import Message, ModelText
 from transom.text.output import OutputRules, OutputText
@@ -59,16 +59,16 @@ class InputProcessor:
         params = chat_params(request, self.text.vocabulary, self._word)
         use = tool_use(request, self.text)
         if is_constrained(request) or (use is not None and use.forced):
-            params = replace(
-                params, grammar=await self._checked(partial(chat_grammar, request, use, self.text))
-            )
-        messages = _messages(request.messages)
-        encode = partial(self.text.encode_chat, messages, tools=() if use is None else use.definitions)
+            grammar = await self._checked(partial(chat_grammar, request, use, self.text))
+            params = replace(params, grammar=grammar)
+        if use is not None:
+            params = replace(params, visible=use.visible)
+        definitions = () if use is None else use.definitions
+        messages, rendering = _messages(request.messages), rendering_of(request)
+        encode = partial(self.text.encode_chat, messages, rendering, tools=definitions)
         length = sum(_length(message.content) for message in request.messages) + description_length(use)
         tokens = await asyncio.to_thread(encode) if length > self.limits.loop_characters else encode()
         choices = None if use is None else ToolChoices(use)
-        if use is not None:
-            params = replace(params, visible=use.visible)
         format = ChatFormat(self.served_name, self.text.piece, _contents(params, [tokens]), choices)
         return self._generation([tokens], params, format, "messages")
 
@@ -194,11 +194,12 @@ class InputProcessor:
 
 
 def _contents(params: SamplingParams, prompts: Sequence[Tokens]) -> Contents:
-    ids = [tokens.tolist() for tokens in prompts for _ in range(params.outputs)] if params.token_ids else None
+    ids = [tokens.tolist() for tokens in prompts] if params.token_ids else None
     return Contents(
         null_usage=params.streaming is not None and params.streaming.usage_at_end,
         logprobs=params.logprobs,
         names_are_ids=params.names_are_ids,
+        outputs=params.outputs,
         prompts=ids,
         prompt_top=params.prompt_top,
     )

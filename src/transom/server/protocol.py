@@ -180,6 +180,10 @@ class ChatRequest(GenerationRequest, kw_only=True):
     tools: list[ToolDefinition] | None = None
     tool_choice: str | NamedChoice | None = None
     parallel_tool_calls: bool | None = None
+    add_generation_prompt: bool | None = None
+    continue_final_message: bool | None = None
+    chat_template_kwargs: dict[str, Any] | None = None
+    reasoning_effort: str | None = None
     logprobs: bool | None = None
     top_logprobs: int | None = None
 

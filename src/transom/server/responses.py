@@ -13,6 +13,7 @@ from typing import Protocol
 import msgspec
 from starlette.responses import Response
 
+from transom.json_text import escape_separators
 from transom.server.errors import Problem
 from transom.server.tools import ToolChoices
 from transom.text.output import Delta, TokenLogprob
@@ -56,13 +57,15 @@ class Contents:
 
     null_usage     chunks have a null `usage`, because it follows at the end
     names_are_ids  log-probabilities name tokens by id
-    prompts        for each choice the tokens of its prompt; the choices then have their tokens, too
+    outputs        choices of each prompt
+    prompts        the tokens of the prompts, for the first choice of each; all choices then have their own
     prompt_top     the most probable tokens listed for each token of the prompt, if any is reported
     """
 
     null_usage: bool = False
     logprobs: bool = False
     names_are_ids: bool = False
+    outputs: int = 1
     prompts: Sequence[Sequence[int]] | None = None
     prompt_top: int | None = None
 
@@ -121,6 +124,7 @@ class _Frame:
 
     def chunk(self, choice: bytes, usage: UsageBody | None, more: bytes = b"") -> bytes:
         """`more`: further fields of the chunk, encoded, each behind a comma."""
+        choice = escape_separators(choice)
         if usage is None:
             return b"%b%b]%b%b" % (self._head, choice, more, self._tail)
         return b'%b%b]%b,"usage":%b}\n\n' % (self._head, choice, more, _json(usage))
@@ -167,10 +171,16 @@ class _Tokens:
         return {} if self.contents.prompts is None else {"token_ids": delta.ids}
 
     def more_of_prompt(self, index: int, logprobs: Sequence[SampledToken]) -> dict[str, object]:
-        """The tokens of a choice's prompt, and their log-probabilities in vLLM's form."""
+        """The tokens of a choice's prompt, and their log-probabilities in vLLM's form.
+
+        Only the first choice of each prompt has them: `n` must not multiply the size of an answer.
+        """
+        prompt, output = divmod(index, self.contents.outputs)
         more: dict[str, object] = {}
+        if output:
+            return more
         if self.contents.prompts is not None:
-            more["prompt_token_ids"] = self.contents.prompts[index]
+            more["prompt_token_ids"] = self.contents.prompts[prompt]
         if self.contents.prompt_top is not None:
             # Nothing precedes the first token.
             more["prompt_logprobs"] = [None, *map(self._prompt_logprob, logprobs)]
@@ -298,7 +308,7 @@ class ChatFormat:
         # OpenAI's chat streams begin with a chunk that has the role and no content.
         delta = b'{"role":"assistant","content":""}'
         # All choices of a chat have one prompt.
-        more = _more(self._tokens.more_of_prompt(index, ())) if index == 0 else b""
+        more = _more(self._tokens.more_of_prompt(index, ()))
         return self._frame.chunk(_CHAT_CHOICE % (index, delta, b"null", b""), None, more)
 
     def chunk(self, index: int, delta: Delta, usage: UsageBody | None) -> bytes:

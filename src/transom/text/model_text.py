@@ -4,7 +4,7 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import Any, Protocol
 
 from transom.errors import BadRequest, ConfigError
-from transom.text.chat import ChatTemplate
+from transom.text.chat import ANSWER, ChatTemplate, Rendering
 from transom.text.detokenize import Detokenizer
 from transom.text.tokenizer import Tokenizer
 from transom.text.tools import GEMMA, ToolFormat
@@ -31,8 +31,10 @@ class ModelText(Protocol):
         """With the begin token if `bos` and the model needs it. BadRequest if it is not valid Unicode."""
         ...
 
-    def encode_chat(self, messages: Sequence[Message], *, tools: Sequence[Message] = ()) -> Tokens:
-        """A conversation up to the start of the assistant's answer. BadRequest if the template rejects it.
+    def encode_chat(
+        self, messages: Sequence[Message], rendering: Rendering = ANSWER, *, tools: Sequence[Message] = ()
+    ) -> Tokens:
+        """A conversation up to where the answer goes on. BadRequest if the template rejects it.
 
         `tools` are descriptions of functions, as OpenAI's API has them.
         """
@@ -79,10 +81,12 @@ class FileText:
     def control_id(self, literal: str) -> int | None:
         return self._tokenizer.control.id_of(literal)
 
-    def encode_chat(self, messages: Sequence[Message], *, tools: Sequence[Message] = ()) -> Tokens:
+    def encode_chat(
+        self, messages: Sequence[Message], rendering: Rendering = ANSWER, *, tools: Sequence[Message] = ()
+    ) -> Tokens:
         if isinstance(self._template, ConfigError):
             raise BadRequest(f"this model cannot chat: {self._template}", param="messages")
-        return self._tokenizer.encode_chat(self._template.render(messages, tools=tools))
+        return self._tokenizer.encode_chat(self._template.render(messages, tools=tools, rendering=rendering))
 
     def piece(self, token: int) -> bytes:
         return self._tokenizer.piece_bytes(token)
