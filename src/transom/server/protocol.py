@@ -6,11 +6,11 @@ of the fields that are not in these structs.
 
 import re
 from itertools import chain
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, TypeVar, get_args
 
 import msgspec
 
-from transom.json_text import JSON_ERRORS, JsonError, check_nesting, explained, fields_of
+from transom.json_text import JSON_ERRORS, JsonError, check_shape, explained, fields_of
 from transom.server.errors import Refused, bad_request
 from transom.server.fields import check_unhonoured
 from transom.values import PauseMode, UpdateMode
@@ -212,9 +212,15 @@ class UpdateRequest(msgspec.Struct):
 T = TypeVar("T", bound=msgspec.Struct)
 
 
-# Possessive repeats: without backtracking, a long key takes no memory.
 def _names(kind: type[msgspec.Struct]) -> frozenset[str]:
     return frozenset(field.encode_name for field in msgspec.structs.fields(kind))
+
+
+def _holds_any(kind: object) -> bool:
+    """Whether values of a type may contain values of any shape."""
+    if isinstance(kind, type) and issubclass(kind, msgspec.Struct):
+        return any(_holds_any(field.type) for field in msgspec.structs.fields(kind))
+    return kind is Any or any(map(_holds_any, get_args(kind)))
 
 
 class Nested:
@@ -237,7 +243,6 @@ class Nested:
         return check_unhonoured(decoded or {}, self._honoured, f"{field}.")
 
 
-_FREE_INSIDE = ("messages", "tools", "response_format", "structured_outputs")
 _NESTED = {"messages": Nested(Message), "stream_options": Nested(StreamOptions)}
 
 
@@ -248,8 +253,8 @@ class Reader(Generic[T]):
         self._decode = msgspec.json.Decoder(kind).decode
         fields = msgspec.structs.fields(kind)
         self._honoured = _names(kind)
-        # Values of any shape, and messages, which contain such values.
-        self._free = {one.encode_name for one in fields if "Any" in str(one.type) or one.name in _FREE_INSIDE}
+        self._free = [one.name for one in fields if one.name != "messages" and _holds_any(one.type)]
+        """Fields with values of any shape. Of messages, which may be many, only such parts are walked."""
         self._nested = {name: nested for name, nested in _NESTED.items() if name in self._honoured}
 
     def read(self, body: bytes) -> tuple[T, tuple[str, ...]]:
@@ -266,8 +271,11 @@ class Reader(Generic[T]):
             raise _invalid(explained(error, body)) from None
         try:
             given = fields_of(body)
-            for name in self._free & given.keys():
-                check_nesting(name, bytes(given[name]))
+            for name in self._free:
+                check_shape(name, getattr(value, name))
+            if isinstance(value, ChatRequest):
+                calls = [message.tool_calls for message in value.messages if message.tool_calls]
+                check_shape("messages", calls)
         except JsonError as error:
             raise _invalid(error) from None
         unknown = check_unhonoured(given, self._honoured)
