@@ -88,6 +88,8 @@ class Limits:
         128, REQUEST, "bytes of the header `x-request-id`", "the server chooses an id instead"
     )
 
+    tools: int = limit(128, REQUEST, "`tools` of a chat", NAMED)
+
     grammar_bytes: int = limit(
         128 * KIB, GRAMMARS, "bytes of a schema, an expression or a grammar", NAMED, is_size=True
     )

@@ -158,7 +158,8 @@ def test_odd_json_is_refused_by_name(http: httpx.Client, body: bytes, says: str,
 
 @pytest.mark.parametrize("value", [b"[" * 99 + b"]" * 99, b'{"a":' * 99 + b"1" + b"}" * 99], ids=["[", "{"])
 def test_a_value_of_any_shape_has_a_bounded_depth(http: httpx.Client, value: bytes) -> None:
-    turn = b'{"role": "assistant", "content": "[[", "tool_calls": [' + value + b"]}"
+    call = b'{"function": {"name": "f", "arguments": ' + value + b"}}"
+    turn = b'{"role": "assistant", "content": "[[", "tool_calls": [' + call + b"]}"
     error = refused(http.post(CHAT, content=b'{"messages": [' + turn + b"]}"))
     assert (error["param"], "64 levels" in error["message"]) == ("messages", True)
 

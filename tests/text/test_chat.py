@@ -60,7 +60,7 @@ REFUSED: dict[str, tuple[list[Any], str, str]] = {
     "assistant first": ([say("assistant", "x")], "take turns", "messages"),
     "user twice": ([say("user", "x"), say("user", "y")], "take turns", "messages"),
     "system later": ([say("user", "x"), say("system", "y")], "take turns", "messages"),
-    "unknown role": ([say("tool", "x")], "take turns", "messages"),
+    "unknown role": ([say("critic", "x")], "take turns", "messages"),
     "no role": ([{"content": "x"}], "needs a role", "messages.0.role"),
     "role of another type": ([say("user", "x"), {"role": 3}], "needs a role", "messages.1.role"),
     "image": ([say("user", IMAGE)], "'image_url' is not supported", "messages.0.content.1"),

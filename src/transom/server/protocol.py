@@ -125,6 +125,42 @@ class Part(msgspec.Struct):
     refusal: str | None = None
 
 
+class Function(msgspec.Struct, omit_defaults=True):
+    """A function that the model may call. `strict` needs no field: a forced call always fits the schema."""
+
+    name: str
+    description: str | None = None
+    parameters: dict[str, Any] | None = None
+
+
+class ToolDefinition(msgspec.Struct):
+    type: str
+    function: Function
+
+
+class FunctionName(msgspec.Struct):
+    name: str
+
+
+class NamedChoice(msgspec.Struct):
+    """`tool_choice` that forces one function."""
+
+    function: FunctionName
+
+
+class CalledFunction(msgspec.Struct):
+    name: str
+    arguments: Any = None
+
+
+class ToolCall(msgspec.Struct, omit_defaults=True):
+    """A call in an earlier answer of the assistant."""
+
+    function: CalledFunction
+    id: str | None = None
+    type: str | None = None
+
+
 class Message(msgspec.Struct, omit_defaults=True):
     """One message. Fields beside `role` and `content` are variables of the chat template."""
 
@@ -133,13 +169,17 @@ class Message(msgspec.Struct, omit_defaults=True):
     name: str | None = None
     refusal: str | None = None
     reasoning_content: str | None = None
-    tool_calls: list[Any] | None = None
+    tool_calls: list[ToolCall] | None = None
+    tool_call_id: str | None = None
 
 
 class ChatRequest(GenerationRequest, kw_only=True):
     """POST /v1/chat/completions."""
 
     messages: list[Message]
+    tools: list[ToolDefinition] | None = None
+    tool_choice: str | NamedChoice | None = None
+    parallel_tool_calls: bool | None = None
     add_generation_prompt: bool | None = None
     continue_final_message: bool | None = None
     chat_template_kwargs: dict[str, Any] | None = None
@@ -172,7 +212,6 @@ class UpdateRequest(msgspec.Struct):
 T = TypeVar("T", bound=msgspec.Struct)
 
 
-# Possessive repeats: without backtracking, a long key takes no memory.
 def _names(kind: type[msgspec.Struct]) -> frozenset[str]:
     return frozenset(field.encode_name for field in msgspec.structs.fields(kind))
 

@@ -15,6 +15,7 @@ from starlette.responses import Response
 
 from transom.json_text import escape_separators
 from transom.server.errors import Problem
+from transom.server.tools import ToolChoices
 from transom.text.output import Delta, TokenLogprob
 from transom.values import FinishReason, SampledToken
 
@@ -288,14 +289,17 @@ def _listed(entry: TokenLogprob) -> list[tuple[int, float | None]]:
 
 
 _CHAT_CHOICE = b'{"index":%d,"delta":%b,"logprobs":%b,"finish_reason":null%b}'
-_CHAT_END = b'{"index":%d,"delta":{},"logprobs":null,%b'
+_CHAT_END = b'{"index":%d,"delta":%b,"logprobs":null,%b'
 
 
 class ChatFormat:
     """`chat.completion`, or `chat.completion.chunk` with deltas."""
 
-    def __init__(self, model: str, piece: Piece, contents: Contents) -> None:
+    def __init__(
+        self, model: str, piece: Piece, contents: Contents, tools: ToolChoices | None = None
+    ) -> None:
         self._frame = _Frame("chat.completion.chunk", model, "chatcmpl", null_usage=contents.null_usage)
+        self._tools = tools
         self._piece = piece
         self._tokens = _Tokens(piece, contents)
         self._with_logprobs = contents.logprobs
@@ -308,13 +312,24 @@ class ChatFormat:
         return self._frame.chunk(_CHAT_CHOICE % (index, delta, b"null", b""), None, more)
 
     def chunk(self, index: int, delta: Delta, usage: UsageBody | None) -> bytes:
-        content = b'{"content":%b}' % _json(delta.text)
+        if self._tools is None:
+            content = b'{"content":%b}' % _json(delta.text)
+        else:
+            content = _json(self._tools.delta(index, delta.text))
+            if content == b"{}" and not delta.tokens:
+                return b""
         more = _more(self._tokens.more_of_choice(delta))
         choice = _CHAT_CHOICE % (index, content, _json(self._logprobs(delta)), more)
         return self._frame.chunk(choice, usage)
 
     def ending(self, index: int, finish: FinishReason, usage: UsageBody | None) -> bytes:
-        return self._frame.chunk(_CHAT_END % (index, _json(_finish(finish))[1:]), usage)
+        last = {} if self._tools is None else self._tools.delta(index, "", final=True)
+        end = _CHAT_END % (index, _json(last), _json(self._finish(index, finish))[1:])
+        return self._frame.chunk(end, usage)
+
+    def _finish(self, index: int, reason: FinishReason | None) -> dict[str, str | None]:
+        called = self._tools is not None and self._tools.has_called(index)
+        return {"finish_reason": "tool_calls"} if called and reason is FinishReason.STOP else _finish(reason)
 
     def usage(self, usage: UsageBody) -> bytes:
         return self._frame.chunk(b"", usage)
@@ -324,11 +339,13 @@ class ChatFormat:
         return self._frame.whole("chat.completion", [self._choice(choice) for choice in choices], usage, more)
 
     def _choice(self, choice: Choice) -> dict[str, object]:
+        text = choice.delta.text
+        said = {"content": text} if self._tools is None else self._tools.message(choice.index, text)
         return {
             "index": choice.index,
-            "message": {"role": "assistant", "content": choice.delta.text, "refusal": None},
+            "message": {"role": "assistant", "refusal": None, **said},
             "logprobs": self._logprobs(choice.delta),
-            **_finish(choice.finish),
+            **self._finish(choice.index, choice.finish),
             **self._tokens.more_of_choice(choice.delta),
         }
 

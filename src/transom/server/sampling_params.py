@@ -40,6 +40,7 @@ class SamplingParams:
     top         the most probable tokens listed with each log-probability
     echo        each output begins with the prompt
     grammar     constrains the outputs, see `text/grammar.py`; empty: they are free
+    visible     control tokens that are part of the text although others are skipped
     skip_special, include_stop
                 whether control tokens, and what ended an output, are part of its text
     token_ids   the answer has the tokens of prompt and outputs by id
@@ -70,6 +71,7 @@ class SamplingParams:
     names_are_ids: bool
     prompt_top: int | None
     grammar: str = ""
+    visible: frozenset[str] = frozenset()
 
     def samplings(self, prompt: int) -> tuple[Sampling, ...]:
         """One for each output of the prompt with this number. With a seed, choice i has `seed + i`."""

@@ -6,11 +6,13 @@ from dataclasses import dataclass, field
 from typing import Any, NoReturn
 
 import jinja2
+from jinja2 import meta
 from jinja2.ext import loopcontrols
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from transom.errors import BadRequest, ConfigError
 from transom.text.control import ControlTokens, free_mark
+from transom.text.tools import ToolFormat, described, format_of
 
 Message = Mapping[str, Any]
 
@@ -78,16 +80,19 @@ class ChatPrompt:
 class ChatTemplate:
     """A compiled template. Rendering depends only on its arguments: no clock, no randomness, no files."""
 
-    __slots__ = ("_control", "_names", "_template")
+    __slots__ = ("_control", "_names", "_template", "tool_format")
 
     def __init__(self, source: str, control: ControlTokens, *, bos: str = "", eos: str = "") -> None:
         """`bos` and `eos` are the literals of these tokens. ConfigError if the template does not compile."""
         self._control = control
         self._names = {"bos_token": bos, "eos_token": eos}
+        environment = _environment()
         try:
-            self._template = _environment().from_string(source)
+            self._template = environment.from_string(source)
+            used = meta.find_undeclared_variables(environment.parse(source))
         except jinja2.TemplateError as error:
             raise ConfigError(f"the chat template does not compile: {_one_line(error)}") from error
+        self.tool_format: ToolFormat = format_of(source, has_tools="tools" in used)
 
     def render(
         self,
@@ -98,7 +103,10 @@ class ChatTemplate:
     ) -> ChatPrompt:
         """BadRequest if the template rejects the messages."""
         normal = normalize(messages)
-        variables = {**rendering.variables, "messages": normal, "tools": tools}
+        if self.tool_format.is_described:
+            normal, tools = described(normal, tools or ()), None
+        # Templates test for none, not for an empty list.
+        variables = {**rendering.variables, "messages": normal, "tools": tools or None}
         # The mark must not occur in any string of the input: removing it would change that string.
         written = json.dumps(variables, ensure_ascii=False, default=str)
         mark = free_mark(written)
