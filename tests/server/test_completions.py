@@ -5,7 +5,7 @@ from typing import Any
 import httpx
 import pytest
 from openai import OpenAI
-from tests.over_http import Json, cached_tokens, chat, complete, events, streamed_text
+from tests.over_http import Json, cached_tokens, chat, complete, events, refused, streamed_text
 from tests.server.toy import CONTEXT, Running
 
 
@@ -249,6 +249,54 @@ def test_streamed_logprobs_equal_plain_ones(http: httpx.Client) -> None:
     parts = [c["logprobs"] for chunk in chunks for c in chunk["choices"] if c["logprobs"]]
     for key, values in plain.items():
         assert [value for part in parts for value in part[key]] == values
+
+
+# ---------------------------------------------------------------- token ids
+
+IDS = [256, *b"ab"]
+
+
+def test_token_ids_of_prompts_and_outputs(http: httpx.Client) -> None:
+    fields: Json = {"max_tokens": 3, "return_token_ids": True}
+    first, second = complete(http, ["ab", [99]], **fields)["choices"]
+    assert (first["prompt_token_ids"], first["token_ids"]) == (IDS, [97, 98, 97])
+    assert (second["prompt_token_ids"], second["token_ids"]) == ([99], [99, 99, 99])
+    answer = chat(http, "b", **fields)
+    assert answer["prompt_token_ids"] == [256, *b"u:b"]
+    assert answer["choices"][0]["token_ids"] == [*b"u:b"]
+    assert "token_ids" not in complete(http, "ab", max_tokens=1)["choices"][0]
+
+
+@pytest.mark.parametrize("usage", [False, True])
+def test_streamed_token_ids_equal_plain_ones(http: httpx.Client, usage: bool) -> None:
+    body: Json = {"prompt": ["ab", "c"], "max_tokens": 6, "return_token_ids": True, "stop": "bab"}
+    if usage:
+        body["stream_options"] = {"include_usage": True, "continuous_usage_stats": True}
+    choices = [choice for chunk in events(http, "/v1/completions", body) for choice in chunk["choices"]]
+    own = [choice for choice in choices if choice["index"] == 0]
+    assert own[0]["prompt_token_ids"] == IDS
+    assert [token for choice in own for token in choice.get("token_ids", ())] == [97, 98, 97, 98]
+    turn = {"messages": [{"role": "user", "content": "b"}], "max_tokens": 3, "n": 2, "return_token_ids": True}
+    chunks = events(http, "/v1/chat/completions", turn)
+    assert [chunk["prompt_token_ids"] for chunk in chunks if "prompt_token_ids" in chunk] == [[256, *b"u:b"]]
+    ids = [token for chunk in chunks for choice in chunk["choices"] for token in choice.get("token_ids", ())]
+    assert sorted(ids) == sorted([*b"u:b"] * 2)
+
+
+def test_prompt_log_probabilities_have_their_own_number_of_alternatives(http: httpx.Client) -> None:
+    (choice,) = complete(http, "ab", max_tokens=1, logprobs=2, prompt_logprobs=0)["choices"]
+    assert [one and list(one) for one in choice["prompt_logprobs"]] == [None, ["97"], ["98"]]
+    assert choice["prompt_logprobs"][2]["98"] == {"logprob": -2.0, "rank": None, "decoded_token": "b"}
+    assert len(choice["logprobs"]["top_logprobs"][0]) == 3
+    answer = chat(http, "b", max_tokens=1, logprobs=True, prompt_logprobs=3)
+    assert len(answer["prompt_logprobs"]) == 4
+    assert len(answer["prompt_logprobs"][1]) == 4
+    assert answer["choices"][0]["logprobs"]["content"][0]["top_logprobs"] == []
+
+
+def test_prompt_log_probabilities_are_not_streamed(http: httpx.Client) -> None:
+    body = {"prompt": "a", "stream": True, "prompt_logprobs": 0}
+    assert refused(http.post("/v1/completions", json=body))["param"] == "prompt_logprobs"
 
 
 # ---------------------------------------------------------------- the openai package

@@ -9,9 +9,9 @@ from openai.types import CompletionChoice
 from openai.types.chat.chat_completion import Choice as ChatChoice
 from openai.types.chat.chat_completion_chunk import Choice as ChunkChoice
 
-from transom.server.responses import ChatFormat, Choice, CompletionFormat, UsageBody
+from transom.server.responses import ChatFormat, Choice, CompletionFormat, Contents, UsageBody
 from transom.text.output import Delta, TokenLogprob
-from transom.values import FinishReason
+from transom.values import Alternative, FinishReason, SampledToken
 
 PIECES = [
     b"A",
@@ -30,14 +30,14 @@ USAGE = UsageBody(1, 1, 2)
 
 
 def completion(*tokens: TokenLogprob) -> dict[str, Any]:
-    format = CompletionFormat("m", PIECES.__getitem__, null_usage=False, logprobs=True)
+    format = CompletionFormat("m", PIECES.__getitem__, Contents(logprobs=True))
     body = format.whole([Choice(0, Delta("", tokens), FinishReason.STOP)], USAGE)
     found: dict[str, Any] = json.loads(body)["choices"][0]["logprobs"]
     return found
 
 
 def chat(*tokens: TokenLogprob) -> list[dict[str, Any]]:
-    format = ChatFormat("m", PIECES.__getitem__, null_usage=False, logprobs=True)
+    format = ChatFormat("m", PIECES.__getitem__, Contents(logprobs=True))
     body = format.whole([Choice(0, Delta("", tokens), FinishReason.STOP)], USAGE)
     found: list[dict[str, Any]] = json.loads(body)["choices"][0]["logprobs"]["content"]
     return found
@@ -96,9 +96,61 @@ def test_finish_reasons_are_those_of_the_openai_package(
 ) -> None:
     if reason is FinishReason.ERROR:
         return  # the answer is an error, not a choice
-    format = kind("m", PIECES.__getitem__, null_usage=False, logprobs=False)
+    format = kind("m", PIECES.__getitem__, Contents())
     (whole,) = json.loads(format.whole([Choice(0, Delta("", ()), reason)], USAGE))["choices"]
     (streamed,) = json.loads(format.ending(0, reason, None).removeprefix(b"data: "))["choices"]
     for choice in (whole, streamed):
         assert choice["finish_reason"] in allowed
         assert choice.get("finish_cause", choice["finish_reason"]) == reason
+
+
+# ---------------------------------------------------------------- ids, and log-probabilities of prompts
+
+CONTENTS = Contents(outputs=2, prompts=((1, 2), (3,)), prompt_top=1, null_usage=True)
+SCORED = [SampledToken(2, -1.5, (Alternative(5, -0.5), Alternative(2, -1.5)))]
+REPORTED = [
+    None,
+    {
+        "2": {"logprob": -1.5, "rank": None, "decoded_token": "A"},
+        "5": {"logprob": -0.5, "rank": 1, "decoded_token": "bytes:\\x9c"},
+    },
+]
+
+
+def test_the_first_choice_of_a_prompt_has_its_ids_and_log_probabilities() -> None:
+    format = CompletionFormat("m", PIECES.__getitem__, CONTENTS)
+    choices = [Choice(i, Delta("x", (), (7,)), FinishReason.STOP, SCORED) for i in range(4)]
+    found = json.loads(format.whole(choices, USAGE))["choices"]
+    assert [choice["token_ids"] for choice in found] == [[7]] * 4
+    assert [choice.get("prompt_token_ids") for choice in found] == [[1, 2], None, [3], None]
+    assert [choice.get("prompt_logprobs") for choice in found] == [REPORTED, None, REPORTED, None]
+
+
+def test_a_chunk_is_one_line_for_every_reader() -> None:
+    text = "a\u2028b\u2029c\x85d\x0be\x1cf"
+    for format in (
+        CompletionFormat("m", PIECES.__getitem__, Contents()),
+        ChatFormat("m", PIECES.__getitem__, Contents()),
+    ):
+        chunk = format.chunk(0, Delta(text, ()), None).decode()
+        assert len(chunk.splitlines()) == 2
+        (choice,) = json.loads(chunk.removeprefix("data: "))["choices"]
+        assert text in (choice.get("text"), choice.get("delta", {}).get("content"))
+
+
+def test_a_chat_has_its_prompt_once() -> None:
+    format = ChatFormat("m", PIECES.__getitem__, CONTENTS)
+    whole = json.loads(format.whole([Choice(0, Delta("x", (), (7,)), FinishReason.STOP, SCORED)], USAGE))
+    assert whole["choices"][0]["token_ids"] == [7]
+    assert (whole["prompt_token_ids"], whole["prompt_logprobs"]) == ([1, 2], REPORTED)
+
+
+@pytest.mark.parametrize("name", ["token_id:4"])
+def test_tokens_may_be_named_by_id(name: str) -> None:
+    contents = Contents(logprobs=True, names_are_ids=True)
+    delta = Delta("", (TokenLogprob(4, -2.0, 0, ((5, -1.0),)),))
+    choices = [Choice(0, delta, None)]
+    text = json.loads(CompletionFormat("m", PIECES.__getitem__, contents).whole(choices, USAGE))
+    assert text["choices"][0]["logprobs"]["top_logprobs"] == [{"token_id:5": -1.0, name: -2.0}]
+    turn = json.loads(ChatFormat("m", PIECES.__getitem__, contents).whole(choices, USAGE))
+    assert turn["choices"][0]["logprobs"]["content"][0]["token"] == name

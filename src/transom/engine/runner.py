@@ -9,7 +9,7 @@ from math import isnan
 import numpy as np
 
 from transom.engine.batch import assemble, sampled_rows, sampling_rows
-from transom.engine.logit_rules import apply_rules
+from transom.engine.logit_rules import EVERY, apply_rules
 from transom.engine.masks import Masks, StepMasks
 from transom.models.decoder import head, hidden
 from transom.models.spec import Model
@@ -112,16 +112,16 @@ class ModelRunner:
         if len(logits) < sum(outputs):
             logits = np.repeat(logits, outputs, axis=0)
         ruled = _ruled_rows(spans, outputs)
-        plain = logits[list(ruled)]  # a copy
-        for row, output in ruled.items():
-            apply_rules(logits[row], output)
+        changed = [apply_rules(logits[row], output) for row, output in ruled.items()]
         tokens, logprobs = self._ops.sample(logits, sampling_rows(work))
         if ruled:
             # Log-probabilities are the model's own.
-            logits[list(ruled)] = plain
-            own = self._ops.logprobs(plain, tokens[list(ruled)], 0)[0]
+            for one in changed:
+                one.undo()
+            rows = EVERY if len(ruled) == len(logits) else list(ruled)
+            own = self._ops.logprobs(logits[rows], tokens[rows], 0)[0]
             # Rules can make finite logits infinite: such a row has no distribution either.
-            logprobs[list(ruled)] = np.where(np.isnan(logprobs[list(ruled)]), np.float32(np.nan), own)
+            logprobs[rows] = np.where(np.isnan(logprobs[rows]), np.float32(np.nan), own)
         if not any(span.top for span in spans):
             return map(SampledToken, tokens.tolist(), logprobs.tolist())
         tops = [span.top for span, count in zip(spans, outputs, strict=True) for _ in range(count)]

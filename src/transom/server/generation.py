@@ -102,7 +102,7 @@ class GenerationResponse:
         while not processor.done:
             await processor.advance()
         choices = [
-            Choice(index, output.take(), output.finish)
+            Choice(index, output.take(), output.finish, output.prompt_logprobs)
             for index, output in enumerate(self._generation.outputs)
         ]
         body = self._generation.format.whole(choices, processor.usage())
@@ -147,7 +147,7 @@ class GenerationResponse:
         """New events of one output: its new text, then its end."""
         output, format = self._generation.outputs[index], self._generation.format
         delta = output.take()
-        events = [format.chunk(index, delta, usage)] if delta.text or delta.tokens else []
+        events = [format.chunk(index, delta, usage)] if delta.text or delta.tokens or delta.ids else []
         if output.finish is not None:
             events.append(format.ending(index, output.finish, usage))
         return events

@@ -69,6 +69,7 @@ class OutputProcessor:
                     self._add_token(self._outputs[reply.request], reply)
                 case PromptLogprobs():
                     for output in self._families[reply.request]:
+                        output.prompt_logprobs += reply.tokens
                         for token in reply.tokens:
                             output.add_prompt_logprob(token.logprob, token.top)
                 case Ended():

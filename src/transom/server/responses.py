@@ -7,14 +7,17 @@ second, and encoding competes with the engine for cores.
 import secrets
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Protocol
 
 import msgspec
 from starlette.responses import Response
 
+from transom.json_text import escape_separators
 from transom.server.errors import Problem
+from transom.server.tools import ToolChoices
 from transom.text.output import Delta, TokenLogprob
-from transom.values import FinishReason
+from transom.values import FinishReason, SampledToken
 
 DONE = b"data: [DONE]\n\n"
 LOGPROB_MIN = -9999.0
@@ -45,6 +48,26 @@ class Choice(msgspec.Struct, frozen=True):
     index: int
     delta: Delta
     finish: FinishReason | None
+    prompt_logprobs: Sequence[SampledToken] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Contents:
+    """What the answer to one request contains beside texts.
+
+    null_usage     chunks have a null `usage`, because it follows at the end
+    names_are_ids  log-probabilities name tokens by id
+    outputs        choices of each prompt
+    prompts        the tokens of the prompts, for the first choice of each; all choices then have their own
+    prompt_top     the most probable tokens listed for each token of the prompt, if any is reported
+    """
+
+    null_usage: bool = False
+    logprobs: bool = False
+    names_are_ids: bool = False
+    outputs: int = 1
+    prompts: Sequence[Sequence[int]] | None = None
+    prompt_top: int | None = None
 
 
 class ResponseFormat(Protocol):
@@ -97,15 +120,19 @@ class _Frame:
         # The object's closing brace is cut off, so that `choices` can follow.
         self._head = b"data: " + _json(fields)[:-1] + b',"choices":['
         # OpenAI's clients expect `"usage": null` in every chunk if usage follows at the end.
-        self._tail = b'],"usage":null}\n\n' if null_usage else b"]}\n\n"
+        self._tail = b',"usage":null}\n\n' if null_usage else b"}\n\n"
 
-    def chunk(self, choice: bytes, usage: UsageBody | None) -> bytes:
+    def chunk(self, choice: bytes, usage: UsageBody | None, more: bytes = b"") -> bytes:
+        """`more`: further fields of the chunk, encoded, each behind a comma."""
+        choice = escape_separators(choice)
         if usage is None:
-            return self._head + choice + self._tail
-        return b'%b%b],"usage":%b}\n\n' % (self._head, choice, _json(usage))
+            return b"%b%b]%b%b" % (self._head, choice, more, self._tail)
+        return b'%b%b]%b,"usage":%b}\n\n' % (self._head, choice, more, _json(usage))
 
-    def whole(self, kind: str, choices: list[dict[str, object]], usage: UsageBody) -> bytes:
-        return _json({**self.fields, "object": kind, "choices": choices, "usage": usage})
+    def whole(
+        self, kind: str, choices: list[dict[str, object]], usage: UsageBody, more: dict[str, object]
+    ) -> bytes:
+        return _json({**self.fields, "object": kind, "choices": choices, "usage": usage, **more})
 
 
 def _text(piece: bytes) -> str:
@@ -124,23 +151,85 @@ def _finite(logprob: float | None) -> float | None:
     return None if logprob is None else max(logprob, LOGPROB_MIN)
 
 
+class _Tokens:
+    """Names of tokens and lists of ids, as `contents` asks for them."""
+
+    def __init__(self, piece: Piece, contents: Contents) -> None:
+        self._piece = piece
+        self.contents = contents
+
+    def name(self, token: int) -> str:
+        return f"token_id:{token}" if self.contents.names_are_ids else _text(self._piece(token))
+
+    def names(self, token: int) -> tuple[str, ...]:
+        """Names of a token, in order of preference."""
+        last = f"token_id:{token}"
+        piece = self._piece(token)
+        return (last,) if self.contents.names_are_ids else (_text(piece), _spelled(piece), last)
+
+    def more_of_choice(self, delta: Delta) -> dict[str, object]:
+        return {} if self.contents.prompts is None else {"token_ids": delta.ids}
+
+    def more_of_prompt(self, index: int, logprobs: Sequence[SampledToken]) -> dict[str, object]:
+        """The tokens of a choice's prompt, and their log-probabilities in vLLM's form.
+
+        Only the first choice of each prompt has them: `n` must not multiply the size of an answer.
+        """
+        prompt, output = divmod(index, self.contents.outputs)
+        more: dict[str, object] = {}
+        if output:
+            return more
+        if self.contents.prompts is not None:
+            more["prompt_token_ids"] = self.contents.prompts[prompt]
+        if self.contents.prompt_top is not None:
+            # Nothing precedes the first token.
+            more["prompt_logprobs"] = [None, *map(self._prompt_logprob, logprobs)]
+        return more
+
+    def _prompt_logprob(self, sampled: SampledToken) -> dict[str, object]:
+        top = sampled.top[: self.contents.prompt_top]
+        # The engine counts no ranks beyond the list.
+        ranks = {token: rank for rank, (token, _) in enumerate(top, 1)}
+        listed = {sampled.token: sampled.logprob, **dict(top)}
+        return {
+            str(token): {
+                "logprob": _finite(logprob),
+                "rank": ranks.get(token),
+                "decoded_token": self.name(token),
+            }
+            for token, logprob in listed.items()
+        }
+
+
+def _more(fields: dict[str, object]) -> bytes:
+    """Further fields of an object that is encoded by parts, each behind a comma."""
+    return b"," + _json(fields)[1:-1] if fields else b""
+
+
 # ---------------------------------------------------------------- /v1/completions
 
 
 class CompletionFormat:
-    """`text_completion`, for whole responses and chunks alike. `logprobs`: whether they are included."""
+    """`text_completion`, for whole responses and chunks alike."""
 
-    def __init__(self, model: str, piece: Piece, *, null_usage: bool, logprobs: bool) -> None:
-        self._frame = _Frame("text_completion", model, "cmpl", null_usage=null_usage)
-        self._piece = piece
-        self._with_logprobs = logprobs
+    def __init__(self, model: str, piece: Piece, contents: Contents) -> None:
+        self._frame = _Frame("text_completion", model, "cmpl", null_usage=contents.null_usage)
+        self._tokens = _Tokens(piece, contents)
+        self._with_logprobs = contents.logprobs
 
     def opening(self, index: int) -> bytes:
-        return b""
+        more = self._tokens.more_of_prompt(index, ())
+        choice = b'{"index":%d,"text":"","logprobs":null,"finish_reason":null%b}'
+        return self._frame.chunk(choice % (index, _more(more)), None) if more else b""
 
     def chunk(self, index: int, delta: Delta, usage: UsageBody | None) -> bytes:
-        choice = b'{"index":%d,"text":%b,"logprobs":%b,"finish_reason":null}'
-        return self._frame.chunk(choice % (index, _json(delta.text), _json(self._logprobs(delta))), usage)
+        choice = b'{"index":%d,"text":%b,"logprobs":%b,"finish_reason":null%b}' % (
+            index,
+            _json(delta.text),
+            _json(self._logprobs(delta)),
+            _more(self._tokens.more_of_choice(delta)),
+        )
+        return self._frame.chunk(choice, usage)
 
     def ending(self, index: int, finish: FinishReason, usage: UsageBody | None) -> bytes:
         choice = b'{"index":%d,"text":"","logprobs":null,%b'
@@ -150,7 +239,7 @@ class CompletionFormat:
         return self._frame.chunk(b"", usage)
 
     def whole(self, choices: Sequence[Choice], usage: UsageBody) -> bytes:
-        return self._frame.whole("text_completion", [self._choice(choice) for choice in choices], usage)
+        return self._frame.whole("text_completion", [self._choice(choice) for choice in choices], usage, {})
 
     def _choice(self, choice: Choice) -> dict[str, object]:
         return {
@@ -158,6 +247,8 @@ class CompletionFormat:
             "text": choice.delta.text,
             "logprobs": self._logprobs(choice.delta),
             **_finish(choice.finish),
+            **self._tokens.more_of_choice(choice.delta),
+            **self._tokens.more_of_prompt(choice.index, choice.prompt_logprobs),
         }
 
     def _logprobs(self, delta: Delta) -> dict[str, object] | None:
@@ -183,11 +274,7 @@ class CompletionFormat:
         """
         names: dict[str, int] = {}
         for token, _ in _listed(entry):
-            piece = self._piece(token)
-            name = next(
-                one for one in (_text(piece), _spelled(piece), f"token_id:{token}") if one not in names
-            )
-            names[name] = token
+            names[next(name for name in self._tokens.names(token) if name not in names)] = token
         return {token: name for name, token in names.items()}
 
 
@@ -201,43 +288,65 @@ def _listed(entry: TokenLogprob) -> list[tuple[int, float | None]]:
 # ---------------------------------------------------------------- /v1/chat/completions
 
 
-_CHAT_CHOICE = b'{"index":%d,"delta":%b,"logprobs":%b,"finish_reason":null}'
-_CHAT_END = b'{"index":%d,"delta":{},"logprobs":null,%b'
+_CHAT_CHOICE = b'{"index":%d,"delta":%b,"logprobs":%b,"finish_reason":null%b}'
+_CHAT_END = b'{"index":%d,"delta":%b,"logprobs":null,%b'
 
 
 class ChatFormat:
-    """`chat.completion`, or `chat.completion.chunk` with deltas. `logprobs`: whether they are included."""
+    """`chat.completion`, or `chat.completion.chunk` with deltas."""
 
-    def __init__(self, model: str, piece: Piece, *, null_usage: bool, logprobs: bool) -> None:
-        self._frame = _Frame("chat.completion.chunk", model, "chatcmpl", null_usage=null_usage)
+    def __init__(
+        self, model: str, piece: Piece, contents: Contents, tools: ToolChoices | None = None
+    ) -> None:
+        self._frame = _Frame("chat.completion.chunk", model, "chatcmpl", null_usage=contents.null_usage)
+        self._tools = tools
         self._piece = piece
-        self._with_logprobs = logprobs
+        self._tokens = _Tokens(piece, contents)
+        self._with_logprobs = contents.logprobs
 
     def opening(self, index: int) -> bytes:
         # OpenAI's chat streams begin with a chunk that has the role and no content.
         delta = b'{"role":"assistant","content":""}'
-        return self._frame.chunk(_CHAT_CHOICE % (index, delta, b"null"), None)
+        # All choices of a chat have one prompt.
+        more = _more(self._tokens.more_of_prompt(index, ()))
+        return self._frame.chunk(_CHAT_CHOICE % (index, delta, b"null", b""), None, more)
 
     def chunk(self, index: int, delta: Delta, usage: UsageBody | None) -> bytes:
-        content = b'{"content":%b}' % _json(delta.text)
-        choice = _CHAT_CHOICE % (index, content, _json(self._logprobs(delta)))
+        if self._tools is None:
+            content = b'{"content":%b}' % _json(delta.text)
+        else:
+            content = _json(self._tools.delta(index, delta.text))
+            if content == b"{}" and not delta.tokens:
+                return b""
+        more = _more(self._tokens.more_of_choice(delta))
+        choice = _CHAT_CHOICE % (index, content, _json(self._logprobs(delta)), more)
         return self._frame.chunk(choice, usage)
 
     def ending(self, index: int, finish: FinishReason, usage: UsageBody | None) -> bytes:
-        return self._frame.chunk(_CHAT_END % (index, _json(_finish(finish))[1:]), usage)
+        last = {} if self._tools is None else self._tools.delta(index, "", final=True)
+        end = _CHAT_END % (index, _json(last), _json(self._finish(index, finish))[1:])
+        return self._frame.chunk(end, usage)
+
+    def _finish(self, index: int, reason: FinishReason | None) -> dict[str, str | None]:
+        called = self._tools is not None and self._tools.has_called(index)
+        return {"finish_reason": "tool_calls"} if called and reason is FinishReason.STOP else _finish(reason)
 
     def usage(self, usage: UsageBody) -> bytes:
         return self._frame.chunk(b"", usage)
 
     def whole(self, choices: Sequence[Choice], usage: UsageBody) -> bytes:
-        return self._frame.whole("chat.completion", [self._choice(choice) for choice in choices], usage)
+        more = self._tokens.more_of_prompt(0, choices[0].prompt_logprobs)
+        return self._frame.whole("chat.completion", [self._choice(choice) for choice in choices], usage, more)
 
     def _choice(self, choice: Choice) -> dict[str, object]:
+        text = choice.delta.text
+        said = {"content": text} if self._tools is None else self._tools.message(choice.index, text)
         return {
             "index": choice.index,
-            "message": {"role": "assistant", "content": choice.delta.text, "refusal": None},
+            "message": {"role": "assistant", "refusal": None, **said},
             "logprobs": self._logprobs(choice.delta),
-            **_finish(choice.finish),
+            **self._finish(choice.index, choice.finish),
+            **self._tokens.more_of_choice(choice.delta),
         }
 
     def _logprobs(self, delta: Delta) -> dict[str, object] | None:
@@ -253,9 +362,8 @@ class ChatFormat:
         return {"content": content, "refusal": None}
 
     def _entry(self, token: int, logprob: float | None) -> dict[str, object]:
-        piece = self._piece(token)
         return {
-            "token": _text(piece),
+            "token": self._tokens.name(token),
             "logprob": _finite(logprob),
-            "bytes": list(piece),
+            "bytes": list(self._piece(token)),
         }

@@ -9,6 +9,7 @@ from transom.sampling import check_range, output_seeds, sampling_arguments
 from transom.server.errors import bad_request
 from transom.server.fields import unsupported
 from transom.server.protocol import ChatRequest, CompletionRequest, GenerationRequest
+from transom.text.chat import RESERVED, Rendering
 from transom.text.logit_rules import Encode, logit_rules
 from transom.values import LogitRules, Sampling
 
@@ -39,8 +40,13 @@ class SamplingParams:
     top         the most probable tokens listed with each log-probability
     echo        each output begins with the prompt
     grammar     constrains the outputs, see `text/grammar.py`; empty: they are free
+    visible     control tokens that are part of the text although others are skipped
     skip_special, include_stop
                 whether control tokens, and what ended an output, are part of its text
+    token_ids   the answer has the tokens of prompt and outputs by id
+    names_are_ids
+                log-probabilities name tokens by id, not by text
+    prompt_top  the most probable tokens listed for each token of the prompt; unset: none is reported
     """
 
     max_tokens: int | None
@@ -61,7 +67,11 @@ class SamplingParams:
     rules: LogitRules | None
     skip_special: bool
     include_stop: bool
+    token_ids: bool
+    names_are_ids: bool
+    prompt_top: int | None
     grammar: str = ""
+    visible: frozenset[str] = frozenset()
 
     def samplings(self, prompt: int) -> tuple[Sampling, ...]:
         """One for each output of the prompt with this number. With a seed, choice i has `seed + i`."""
@@ -140,7 +150,37 @@ def _params(
         skip_special=request.skip_special_tokens is not False,
         # vLLM's name and SGLang's.
         include_stop=bool(request.include_stop_str_in_output or request.no_stop_trim),
+        token_ids=bool(request.return_token_ids),
+        names_are_ids=bool(request.return_tokens_as_token_ids),
+        prompt_top=_prompt_top(request),
     )
+
+
+def _prompt_top(request: GenerationRequest) -> int | None:
+    if request.prompt_logprobs is not None and request.stream:
+        raise bad_request("prompt_logprobs is not available with stream: true", "prompt_logprobs")
+    return _integer("prompt_logprobs", request.prompt_logprobs, 0, LIMITS.top_logprobs)
+
+
+def rendering_of(request: ChatRequest) -> Rendering:
+    """How a conversation becomes a prompt. Refused, naming the field, for contradictions."""
+    continues = bool(request.continue_final_message)
+    if continues and request.add_generation_prompt:
+        reason = "continue_final_message and add_generation_prompt are both true; the prompt ends in one way"
+        raise bad_request(reason, "continue_final_message")
+    variables = request.chat_template_kwargs or {}
+    if len(variables) > LIMITS.template_variables:
+        reason = f"{len(variables)} variables; at most {LIMITS.template_variables} are allowed"
+        raise bad_request(f"chat_template_kwargs holds {reason}", "chat_template_kwargs")
+    for name in variables:
+        if name in RESERVED or not name.isidentifier() or len(name) > LIMITS.name_characters:
+            reason = f"has {name[:64]!a}, which is not a name of a further variable"
+            raise bad_request(f"chat_template_kwargs {reason}", "chat_template_kwargs")
+    if request.reasoning_effort is not None:
+        # As in vLLM, a variable that the templates of reasoning models read.
+        variables = {"reasoning_effort": _name("reasoning_effort", request.reasoning_effort), **variables}
+    generation_prompt = request.add_generation_prompt is not False and not continues
+    return Rendering(generation_prompt, continues, variables)
 
 
 def _max_tokens(request: GenerationRequest, low: int) -> int | None:

@@ -68,7 +68,7 @@ def regex_grammar(pattern: str, param: str) -> str:
     from llguidance import LLMatcher
 
     _check_size(pattern, param)
-    return _checked(LLMatcher.grammar_from_regex(pattern), param)
+    return require_valid(LLMatcher.grammar_from_regex(pattern), param)
 
 
 def choice_grammar(choices: Sequence[str], param: str) -> str:
@@ -84,7 +84,7 @@ def choice_grammar(choices: Sequence[str], param: str) -> str:
     # Lark's literals have JSON's escapes.
     literals = [json.dumps(choice, ensure_ascii=False) for choice in choices]
     _check_size("".join(literals), param)
-    return _checked(LLMatcher.grammar_from_lark("start: " + " | ".join(literals)), param)
+    return require_valid(LLMatcher.grammar_from_lark("start: " + " | ".join(literals)), param)
 
 
 def ebnf_grammar(text: str, param: str) -> str:
@@ -96,7 +96,7 @@ def ebnf_grammar(text: str, param: str) -> str:
         grammar = grammar_from("ebnf", text)
     except Exception as error:  # the converter from GBNF raises what its parsing happens to meet
         raise _refused(param, str(error)) from error
-    return _checked(grammar, param)
+    return require_valid(grammar, param)
 
 
 def _check_size(text: str, param: str) -> None:
@@ -110,7 +110,9 @@ def _check_size(text: str, param: str) -> None:
         raise BadRequest(f"{param} has {size} bytes; at most {LIMITS.grammar_bytes} are allowed", param=param)
 
 
-def _checked(grammar: str, param: str) -> str:
+def require_valid(grammar: str, param: str) -> str:
+    """The grammar. BadRequest if it cannot be compiled or is too large."""
+    _check_size(grammar, param)
     reason = fault(grammar)
     if reason:
         raise _refused(param, reason)

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 from transom.text.detokenize import Detokenizer
 from transom.text.stops import NO_STOPS, StopMatcher, StopStrings
-from transom.values import FinishReason, Tokens, Usage
+from transom.values import FinishReason, SampledToken, Tokens, Usage
 
 
 class TokenLogprob(NamedTuple):
@@ -33,6 +33,8 @@ class Delta:
 
     text: str
     tokens: tuple[TokenLogprob, ...]
+    ids: tuple[int, ...] = ()
+    """Output tokens, if they are wanted by id."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +48,10 @@ class OutputRules:
     """Tokens that end the output and add no text."""
     logprobs: bool = False
     """Whether tokens are delivered with their log-probabilities, or text only."""
+    top: int | None = None
+    """The most probable tokens delivered with each; without a number, all that the engine sends."""
+    ids: bool = False
+    """Whether output tokens are delivered by id, too."""
     include_stop: bool = False
     """Whether the text contains what ended the output: the stop string, or the text of a stop token."""
     min_tokens: int = 0
@@ -71,6 +77,9 @@ class OutputText:
         self._stops = StopMatcher(rules.stops)
         self._text: list[str] = []
         self._tokens: list[TokenLogprob] = []
+        self._ids: list[int] = []
+        self.prompt_logprobs: list[SampledToken] = []
+        """Prompt tokens from the second on, as the engine has reported them."""
         self._length = 0
         """Characters of the output so far, including characters held back for a stop string."""
         prompt = _with_texts(rules.detokenizer(), echo) if echo is not None else []
@@ -92,7 +101,7 @@ class OutputText:
         echoed = next(self._prompt, None)
         if echoed is not None:
             token, text = echoed
-            self._tokens.append(TokenLogprob(token, logprob, self._length, top))
+            self._tokens.append(TokenLogprob(token, logprob, self._length, top[: self._rules.top]))
             self._text.append(text)
             self._length += len(text)
 
@@ -109,7 +118,9 @@ class OutputText:
         if self._rules.include_stop or token not in self._rules.stop_ids:
             self._append(self._detokenizer.feed(token))
         if self._rules.logprobs:
-            self._tokens.append(TokenLogprob(token, logprob, offset, top))
+            self._tokens.append(TokenLogprob(token, logprob, offset, top[: self._rules.top]))
+        if self._rules.ids:
+            self._ids.append(token)
         return self.finish is not None
 
     def end(self, reason: FinishReason, usage: Usage) -> None:
@@ -126,8 +137,9 @@ class OutputText:
 
     def take(self) -> Delta:
         """Text and tokens to deliver now."""
-        delta = Delta("".join(self._text), tuple(self._tokens))
+        delta = Delta("".join(self._text), tuple(self._tokens), tuple(self._ids))
         self._text.clear()
+        self._ids.clear()
         self._tokens.clear()
         return delta
 
