@@ -73,8 +73,9 @@ GRAMMARS = (
     regex_grammar(r"[0-9]{3}-(the|a)+", "regex"),
     choice_grammar(["the", "them", "a cat", "ä"], "choice"),
 )
-LONG = regex_grammar("(the|an?|in|[0-9]| ){50,90}", "regex")
-SCHEDULES = 6
+LONG = regex_grammar("(the|an?|in|[0-9]| ){60,110}", "regex")
+RULES = LogitRules(repetition=1.3, min_tokens=5, biased=np.array([40], np.int32), bias=(9.0,))
+SCHEDULES = 4
 LONGEST = 120
 
 
@@ -211,7 +212,7 @@ def play_and_compare(model: Model, words: Vocabulary, seed: int) -> int:
     engine, runner = build(model, ops, config(rng, (1, 16, 64)[seed % 3]))
     engine.allow_grammars(lambda: words)
     requests = [
-        constrained(rng, request, words) for request in random_requests(rng, 6, len(vocabulary()), LONGEST)
+        constrained(rng, request, words) for request in random_requests(rng, 8, len(vocabulary()), LONGEST)
     ]
     played = play(engine, runner, random_arrivals(rng, requests))
     assert_equal_to_cold(ops, model, requests, played, runner)
@@ -230,7 +231,8 @@ def constrained(rng: random.Random, request: Request, words: Vocabulary) -> Requ
     ]
     return replace(
         request,
-        grammar=rng.choice(["", LONG, LONG, *GRAMMARS]),
+        grammar=rng.choice(["", LONG, LONG, LONG, *GRAMMARS]),
+        rules=rng.choice([None, RULES]),
         stop_ids=words.stop_ids,
         siblings=tuple(siblings),
     )

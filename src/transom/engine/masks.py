@@ -70,7 +70,7 @@ Mask = Only | AllBut
 
 
 def mask_of(bits: NDArray[np.uint8], width: int) -> Mask:
-    """The mask of one bit per token, lowest bit first. A set bit allows its token, and no bit is set from `width`."""
+    """The mask of one bit per token, lowest bit first, 0 from `width` on. A set bit allows its token."""
     if 2 * np.count_nonzero(bits) <= len(bits):
         return Only(_set_bits(bits))
     banned = _set_bits(~bits)
