@@ -23,13 +23,12 @@ from tests.tiny import EOS, vocabulary, write_tiny_gguf
 
 from transom.config import EngineConfig
 from transom.engine.engine import Engine
-from transom.engine.masks import GRAMMARS_KEPT, Masks, mask_of
+from transom.engine.masks import GRAMMAR_FAILED, GRAMMARS_KEPT, Masks, mask_of
 from transom.models.load import load_model
 from transom.models.spec import Model
 from transom.ops.backend import choose_ops
 from transom.ops.protocol import Ops
 from transom.ops.reference import ReferenceOps
-from transom.sched.results import GRAMMAR_FAILED
 from transom.steps import Constraint, SpanWork, StepWork
 from transom.text.detokenize import decode
 from transom.text.grammar import NO_WHITESPACE, choice_grammar, regex_grammar, schema_grammar

@@ -16,7 +16,7 @@ from functools import lru_cache
 from typing import NamedTuple
 
 from transom.kv.budget import Capacity, PageCounts
-from transom.kv.cache import HybridCache, Offer
+from transom.kv.cache import HybridCache, Namespace, Offer
 from transom.kv.component_specs import ComponentSpec
 from transom.sched.admission import WALKS
 from transom.sched.forecast import SPARE, SPARE_SHARE
@@ -248,21 +248,21 @@ class _Table:
         )
         return bool(resumes) or view.queue.is_aged(waiting)
 
-    def in_flight(self, *, admitted: bool) -> Iterator[tuple[Progress, int]]:
-        """Requests that compute a prefix, and how much of it is published."""
+    def in_flight(self, *, admitted: bool) -> Iterator[tuple[Namespace, Progress, int]]:
+        """Requests that compute a prefix, and how much of it is published, or will be without a wait."""
         for running in self.view.running:
-            yield running.progress, running.holding.published * self.view.cache.layout.page_size
+            computed = running.holding.computed
+            published = computed - computed % self.view.cache.layout.page_size
+            yield running.holding.namespace, running.progress, published
         for entry in self.plan.entries:
             if admitted and isinstance(entry, Admit):
-                yield entry.waiting.progress, entry.span.start
+                yield entry.namespace, entry.waiting.progress, entry.span.start
 
-    def shares(self, progress: Progress, offer: Offer, other: tuple[Progress, int]) -> bool:
+    def shares(self, progress: Progress, offer: Offer, other: tuple[Namespace, Progress, int]) -> bool:
         """Whether another request will publish tokens of this one that are not cached yet."""
-        known, published = other
+        namespace, known, published = other
         cache = self.view.cache
-        if cache.namespace(known.id, known.request.salt) != cache.namespace(
-            progress.id, progress.request.salt
-        ):
+        if namespace != cache.namespace(progress.id, progress.request.salt):
             return False
         pairs = zip(known.tokens().tolist(), progress.tokens().tolist(), strict=False)
         common = next((at for at, (a, b) in enumerate(pairs) if a != b), min(known.length, progress.length))

@@ -22,7 +22,7 @@ from transom import wire
 from transom.errors import BadRequest
 from transom.ops.protocol import F32
 from transom.sched.loop import Rejected
-from transom.steps import Constraint, SpanWork, StepWork
+from transom.steps import Constraint, SpanFailure, SpanWork, StepWork
 from transom.text.grammar import one_line, parser_limits
 from transom.text.spelling import all_piece_bytes
 from transom.text.vocabulary import PieceKind, Vocabulary
@@ -31,6 +31,7 @@ from transom.values import RequestId
 if TYPE_CHECKING:
     from llguidance import LLMatcher, LLTokenizer
 
+GRAMMAR_FAILED = "grammar_failed"
 GRAMMARS_KEPT = 64
 """Compiled grammars, most of them below 100 kB."""
 MASKS_KEPT = 64
@@ -139,14 +140,14 @@ class Masks:
 
     def _of_step(self, work: StepWork) -> "StepMasks":
         found: list[Mask | None] = []
-        failures: dict[int, str] = {}
+        failures: dict[int, SpanFailure] = {}
         for number, span in enumerate(work.spans):
             if span.sampling is None:
                 continue
             try:
                 found.append(None if span.constraint is None else self._mask(span, span.constraint))
             except BadRequest as error:
-                failures[number] = error.message
+                failures[number] = SpanFailure(error.message, GRAMMAR_FAILED)
                 found.append(None)
         return StepMasks(tuple(found), failures)
 
@@ -204,7 +205,7 @@ class StepMasks(NamedTuple):
     """
 
     masks: tuple[Mask | None, ...]
-    failures: Mapping[int, str]
+    failures: Mapping[int, SpanFailure]
 
     def apply(self, logits: F32) -> None:
         """Sets the logits of banned tokens to minus infinity, in place; one row per span that samples."""

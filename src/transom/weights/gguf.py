@@ -8,7 +8,7 @@ key or tensor. Source: docs/gguf.md of the ggml project; versions 2 and 3, littl
 import mmap
 import struct
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import IntEnum
 from math import prod
 from pathlib import Path
@@ -78,6 +78,11 @@ class GgufTensor:
 
     def error(self, problem: str) -> ModelFileError:
         return ModelFileError(f"{self.file}: tensor {shown(self.name)}: {problem}")
+
+    def first_rows(self, rows: int) -> "GgufTensor":
+        """A matrix of the first `rows` rows. Every row is a whole number of blocks."""
+        size = self.data.size // self.shape[0]
+        return replace(self, shape=(rows, *self.shape[1:]), data=self.data[: rows * size])
 
 
 @dataclass(frozen=True, slots=True, eq=False)
