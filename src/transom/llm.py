@@ -27,6 +27,7 @@ from transom.engine.engine import Engine, load_engine
 from transom.errors import BadRequest, TransomError
 from transom.kv.explain import Explanation
 from transom.sampling import SamplingOptions, check_range, output_seeds, sampling_arguments
+from transom.text.grammar import GRAMMAR_OPTIONS, one_grammar
 from transom.text.logit_rules import logit_rules
 from transom.text.output import OutputRules, OutputText
 from transom.text.stops import StopStrings
@@ -72,6 +73,14 @@ class Options(SamplingOptions, total=False):
     """Texts whose tokens the output does not contain, at its start or behind a space."""
     ignore_eos: bool
     """Continue past the tokens with which the model ends an output."""
+    json_schema: Mapping[str, Any]
+    """The output is JSON that is valid under this schema. At most one of this and the next three."""
+    regex: str
+    """The output matches this expression as a whole, in the syntax of Rust's regex."""
+    choice: Sequence[str]
+    """The output is one of these texts."""
+    ebnf: str
+    """The output is a text of this grammar, in GBNF or in Lark."""
 
 
 MAX_TOKENS_MAX = 1 << 31
@@ -222,7 +231,9 @@ class LLM:
     def _output(self, prompt: Prompt, options: Options, sampling: Sampling) -> "_Output":
         stop = options.get("stop", ())
         rules = logit_rules(options, self.tokenizer.vocab_size, partial(self.tokenizer.encode, bos=False))
-        own_ends = frozenset[int]() if options.get("ignore_eos") else self.tokenizer.stop_ids
+        grammar = one_grammar({name: options.get(name) for name in GRAMMAR_OPTIONS})
+        endless = options.get("ignore_eos") and not grammar
+        own_ends = frozenset[int]() if endless else self.tokenizer.stop_ids
         stop_ids = own_ends | frozenset(self._stop_ids(options.get("stop_token_ids", ())))
         request = Request(
             id=RequestId(next(self._ids)),
@@ -231,6 +242,7 @@ class LLM:
             stop_ids=stop_ids,
             sampling=sampling,
             rules=rules,
+            grammar=grammar,
         )
         text_rules = OutputRules(
             detokenizer=partial(

@@ -3,6 +3,7 @@
 import dataclasses
 import gc
 import itertools
+import json
 import signal
 import weakref
 from collections.abc import Iterator
@@ -554,3 +555,20 @@ def test_an_interrupted_step_ends_the_streams_it_computed_for_and_no_later_ones(
     with pytest.raises(TransomError, match="its step was interrupted"):
         list(second)
     assert llm.generate(PROMPTS[0], max_tokens=6, ignore_eos=True)[0].token_ids == whole.token_ids
+
+
+def test_outputs_fit_a_schema_an_expression_a_choice_or_a_grammar(llm: LLM) -> None:
+    schema = {"type": "object", "properties": {"a": {"enum": [1, "x"]}}, "required": ["a"]}
+    schema["additionalProperties"] = False
+    options: Any = {"max_tokens": 400, "temperature": 1.0, "seed": 1, "ignore_eos": True}
+    for text in llm.generate(PROMPTS[:3], json_schema=schema, **options):
+        assert json.loads(text.text)["a"] in (1, "x")
+        assert text.finish_reason is FinishReason.STOP
+    assert llm.generate("the", regex="[0-9]{4}", **options)[0].text.isdigit()
+    assert llm.generate("the", choice=["yes", "no"], **options)[0].text in ("yes", "no")
+    assert llm.generate("the", ebnf='root ::= "a" "b"', **options)[0].text == "ab"
+    with pytest.raises(BadRequest, match="both constrain"):
+        llm.generate("the", regex="a", choice=["a"])
+    with pytest.raises(BadRequest) as refused:
+        llm.generate("the", json_schema={"type": "x"})
+    assert refused.value.param == "json_schema"
