@@ -148,6 +148,7 @@ class InputProcessor:
             params.logprobs,
             top=params.top,
             ids=params.token_ids,
+            told_stop_ids=frozenset(params.stop_ids),
             include_stop=params.include_stop,
             min_tokens=0 if params.rules is None else params.rules.min_tokens,
         )

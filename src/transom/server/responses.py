@@ -23,6 +23,8 @@ DONE = b"data: [DONE]\n\n"
 LOGPROB_MIN = -9999.0
 """Replaces minus infinity, which JSON cannot express. OpenAI's API uses the same number."""
 _CAUSES = (FinishReason.ABORT, FinishReason.DEADLINE)
+Stop = str | int | None
+"""The stop string, or the token that the client has named, that ended an output."""
 Piece = Callable[[int], bytes]
 """The bytes that a token stands for."""
 
@@ -49,6 +51,7 @@ class Choice(msgspec.Struct, frozen=True):
     delta: Delta
     finish: FinishReason | None
     prompt_logprobs: Sequence[SampledToken] = ()
+    stop: Stop = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +84,9 @@ class ResponseFormat(Protocol):
 
     def chunk(self, index: int, delta: Delta, usage: UsageBody | None) -> bytes: ...
 
-    def ending(self, index: int, finish: FinishReason, usage: UsageBody | None) -> bytes: ...
+    def ending(
+        self, index: int, finish: FinishReason, usage: UsageBody | None, stop: Stop = None
+    ) -> bytes: ...
 
     def usage(self, usage: UsageBody) -> bytes: ...
 
@@ -94,14 +99,15 @@ def json_response(value: object) -> Response:
     return Response(_json(value), media_type="application/json")
 
 
-def _finish(reason: FinishReason | None) -> dict[str, str | None]:
+def _finish(reason: FinishReason | None, stop: Stop) -> dict[str, Stop]:
     """`finish_reason`, one of OpenAI's, because typed clients refuse any other; and the cause if it differs.
 
     An output that was cut, by an abort or a deadline, is incomplete like one that reached its length.
     """
     if reason in _CAUSES:
         return {"finish_reason": FinishReason.LENGTH, "finish_cause": reason}
-    return {"finish_reason": reason}
+    # vLLM's field.
+    return {"finish_reason": reason} if stop is None else {"finish_reason": reason, "stop_reason": stop}
 
 
 def error_event(problem: Problem) -> bytes:
@@ -244,9 +250,9 @@ class CompletionFormat:
         )
         return self._frame.chunk(choice, usage)
 
-    def ending(self, index: int, finish: FinishReason, usage: UsageBody | None) -> bytes:
+    def ending(self, index: int, finish: FinishReason, usage: UsageBody | None, stop: Stop = None) -> bytes:
         choice = b'{"index":%d,"text":"","logprobs":null,%b'
-        return self._frame.last(choice % (index, _json(_finish(finish))[1:]), usage)
+        return self._frame.last(choice % (index, _json(_finish(finish, stop))[1:]), usage)
 
     def usage(self, usage: UsageBody) -> bytes:
         return self._frame.chunk(b"", usage)
@@ -259,7 +265,7 @@ class CompletionFormat:
             "index": choice.index,
             "text": choice.delta.text,
             "logprobs": self._logprobs(choice.delta),
-            **_finish(choice.finish),
+            **_finish(choice.finish, choice.stop),
             **self._tokens.more_of_choice(choice.delta),
             **self._tokens.more_of_prompt(choice.index, choice.prompt_logprobs),
         }
@@ -329,20 +335,21 @@ class ChatFormat:
             content = b'{"content":%b}' % _json(delta.text)
         else:
             content = _json(self._tools.delta(index, delta.text))
-            if content == b"{}" and not delta.tokens:
+            if content == b"{}" and not (delta.tokens or delta.ids):
                 return b""
         more = _more(self._tokens.more_of_choice(delta))
         choice = _CHAT_CHOICE % (index, content, _json(self._logprobs(delta)), more)
         return self._frame.chunk(choice, usage)
 
-    def ending(self, index: int, finish: FinishReason, usage: UsageBody | None) -> bytes:
+    def ending(self, index: int, finish: FinishReason, usage: UsageBody | None, stop: Stop = None) -> bytes:
         last = {} if self._tools is None else self._tools.delta(index, "", final=True)
-        end = _CHAT_END % (index, _json(last), _json(self._finish(index, finish))[1:])
+        end = _CHAT_END % (index, _json(last), _json(self._finish(index, finish, stop))[1:])
         return self._frame.last(end, usage)
 
-    def _finish(self, index: int, reason: FinishReason | None) -> dict[str, str | None]:
+    def _finish(self, index: int, reason: FinishReason | None, stop: Stop) -> dict[str, Stop]:
         called = self._tools is not None and self._tools.has_called(index)
-        return {"finish_reason": "tool_calls"} if called and reason is FinishReason.STOP else _finish(reason)
+        finish = _finish(reason, stop)
+        return {**finish, "finish_reason": "tool_calls"} if called and reason is FinishReason.STOP else finish
 
     def usage(self, usage: UsageBody) -> bytes:
         return self._frame.chunk(b"", usage)
@@ -358,7 +365,7 @@ class ChatFormat:
             "index": choice.index,
             "message": {"role": "assistant", "refusal": None, **said},
             "logprobs": self._logprobs(choice.delta),
-            **self._finish(choice.index, choice.finish),
+            **self._finish(choice.index, choice.finish, choice.stop),
             **self._tokens.more_of_choice(choice.delta),
         }
 

@@ -6,7 +6,7 @@ a grammar before the engine sees it. `engine/masks.py` turns grammars into masks
 """
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
@@ -97,6 +97,17 @@ def ebnf_grammar(text: str, param: str) -> str:
     except Exception as error:  # the converter from GBNF raises what its parsing happens to meet
         raise _refused(param, str(error)) from error
     return require_valid(grammar, param)
+
+
+def one_grammar(given: Mapping[str, Any]) -> str:
+    """The grammar of the one of GRAMMAR_OPTIONS that is given; empty if none is. BadRequest."""
+    set_ones = [name for name, value in given.items() if value is not None]
+    if len(set_ones) > 1:
+        first, second, *_ = set_ones
+        raise BadRequest(
+            f"{first} and {second} both constrain the output; only one of them may", param=second
+        )
+    return next((GRAMMAR_OPTIONS[name](given[name], name) for name in set_ones), "")
 
 
 def _check_size(text: str, param: str) -> None:
@@ -257,3 +268,12 @@ def _path_of_fault(schema: Schema, reason: str, whitespace: str) -> tuple[str, .
 def _without_place(reason: str) -> str:
     """A reason without the reference through which llguidance came to the schema at fault."""
     return reason.partition("while processing json-schema:")[0].strip()
+
+
+GRAMMAR_OPTIONS: Mapping[str, Callable[[Any, str], str]] = {
+    "json_schema": schema_grammar,
+    "regex": regex_grammar,
+    "choice": choice_grammar,
+    "ebnf": ebnf_grammar,
+}
+"""Constraints by the names of the options of `LLM`."""
