@@ -5,11 +5,12 @@ VENV := .venv
 BIN := $(VENV)/bin
 ARGS ?=
 PYTEST_ARGS ?= -n 2 --dist loadfile
+CONTAINER ?= podman
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 CXX_FILES := $(wildcard native/*.h native/*.cpp native/kernels/*.h native/kernels/*.cpp)
 SOURCES := pyproject.toml lab/pyproject.toml CMakeLists.txt $(CXX_FILES)
 
-.PHONY: serve test lint test-slow soak crashes faults sanitize arm parity mutants wheels docs limits bench bench-peers pictures clean help
+.PHONY: serve test lint test-slow soak crashes faults sanitize arm parity mutants wheels lock sbom container docs limits bench bench-peers pictures clean help
 
 help:  ## print this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/make \1\t\2/p' Makefile
@@ -53,6 +54,21 @@ mutants: $(VENV)/test.stamp  ## mutation testing of kv/ and sched/: the share of
 
 wheels: $(VENV)/test.stamp  ## build a wheel and an sdist and test each in an empty environment
 	$(BIN)/python -m pytest -m slow -s tests/wheels
+
+lock: $(VENV)/base.stamp  ## pin the packages of a release with their hashes in deploy/*.lock (ARGS=--upgrade)
+	$(PIP) install -q uv
+	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python tools/lock.py $(ARGS)
+
+sbom: $(VENV)/base.stamp  ## write build/sbom.cdx.json (CycloneDX), from an environment installed by deploy/runtime.lock
+	$(PIP) install -q cyclonedx-bom
+	$(PYTHON) -m venv --clear build/sbom
+	build/sbom/bin/python -m pip install -q --require-hashes -r deploy/runtime.lock
+	build/sbom/bin/python -m pip uninstall -q -y pip setuptools
+	$(BIN)/cyclonedx-py environment build/sbom/bin/python --pyproject pyproject.toml --mc-type application \
+	  --output-reproducible --of JSON -o build/sbom.cdx.json
+
+container:  ## build the image transom (CONTAINER=podman, BASE=image)
+	$(CONTAINER) build -t transom $(if $(BASE),--build-arg BASE=$(BASE)) -f deploy/Containerfile .
 
 docs: $(VENV)/test.stamp  ## build the site of docs/ into build/site; fails on a broken link
 	$(BIN)/properdocs build -q

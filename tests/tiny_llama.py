@@ -22,7 +22,11 @@ Tensors = dict[str, NDArray[np.float32]]
 
 
 def write_tiny_llama(
-    path: Path, *, kind: gguf.GGMLQuantizationType = gguf.GGMLQuantizationType.Q8_0, rope_freqs: bool = False
+    path: Path,
+    *,
+    kind: gguf.GGMLQuantizationType = gguf.GGMLQuantizationType.Q8_0,
+    rope_freqs: bool = False,
+    chat_template: str = CHAT_TEMPLATE,
 ) -> Path:
     writer = gguf.GGUFWriter(path, "llama")
     writer.add_name("tiny llama")
@@ -42,7 +46,7 @@ def write_tiny_llama(
     writer.add_token_types([gguf.TokenType.CONTROL, *normal])
     writer.add_token_merges(MERGES)
     writer.add_eos_token_id(0)
-    writer.add_chat_template(CHAT_TEMPLATE)
+    writer.add_chat_template(chat_template)
     for name, values in tensors(rope_freqs=rope_freqs).items():
         if values.ndim == 1:
             writer.add_tensor(name, values)

@@ -6,6 +6,7 @@ bound. Here each of these is an error, because another program would read anothe
 
 import json
 import re
+from codecs import BOM_UTF8
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -19,18 +20,20 @@ FIELDS_MAX = 512
 """Fields of the outermost object. A request to the server has at most some sixty."""
 OBJECTS_MAX = 20_000
 """Objects in one field: each costs about 0.3 microseconds."""
+VALUES_MAX = 20_000
+"""Values of any shape in one field, such as those of a JSON Schema."""
 EXCERPT_BYTES = 24
 
 # Possessive repeats: without backtracking, a long key takes no memory.
 _KEY = re.compile(rb'\s*+("(?:[^"\\]++|\\.)*+")\s*+:\s*+', re.DOTALL)
 _AFTER = re.compile(rb"\s*[,}]")
-_STRING = re.compile(rb'"(?:[^"\\]++|\\.)*+"', re.DOTALL)
 _PAIR = re.compile(rb"\\u[dD][89abAB]..\\u[dD][c-fC-F]..")
 _HALF_PAIR = re.compile(rb"\\u[dD][89a-fA-F]")
 # msgspec's messages end with "(byte 29)".
 _BYTE = re.compile(r"\(byte (\d+)\)$")
 
 _decode_fields = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
+_decode_key = msgspec.json.Decoder(str).decode
 _decode_any = msgspec.json.Decoder().decode
 
 JSON_ERRORS = (msgspec.DecodeError, ValueError, RecursionError)
@@ -106,7 +109,7 @@ def _keys(text: bytes, given: Mapping[str, msgspec.Raw]) -> Iterator[str]:
     """
     at, name = text.index(b"{") + 1, ""
     while (key := _KEY.match(text, at)) is not None:
-        name = msgspec.json.decode(key[1], type=str)
+        name = _decode_key(key[1])
         yield name
         after = _AFTER.match(text, key.end() + len(bytes(given.get(name, b""))))
         if after is None:
@@ -125,11 +128,9 @@ def _check_objects(field: str, text: bytes) -> None:
         count += 1
         if count > OBJECTS_MAX:
             raise JsonError(f"{field[:NESTING_MAX]} holds more than {OBJECTS_MAX} JSON objects", field)
-        seen = set[str]()
-        for name, _ in pairs:
-            if name in seen:
-                raise _twice(name, field)
-            seen.add(name)
+        if len(dict(pairs)) < len(pairs):
+            names = [name for name, _ in pairs]
+            raise _twice(next(name for name in names if names.count(name) > 1), field)
 
     try:
         json.loads(text, object_pairs_hook=check, parse_int=len, parse_float=len)
@@ -137,23 +138,46 @@ def _check_objects(field: str, text: bytes) -> None:
         raise explained(error, text) from None
 
 
-def check_nesting(field: str, text: bytes) -> None:
-    """JsonError if brackets are nested too deeply for readers of the value, which may be recursive."""
-    if text.count(b"[") + text.count(b"{") <= NESTING_MAX:
-        return
-    import numpy as np  # `transom --help` must not wait for it
-
-    characters = np.frombuffer(_STRING.sub(b"", text), np.uint8)
-    opened = (characters == ord("[")) | (characters == ord("{"))
-    closed = (characters == ord("]")) | (characters == ord("}"))
-    if np.cumsum(opened.astype(np.int32) - closed).max() > NESTING_MAX:
-        raise JsonError(f"{field[:NESTING_MAX]} is nested more than {NESTING_MAX} levels deep", field)
+def check_shape(field: str, value: object) -> None:
+    """JsonError if a decoded value of any shape is nested too deeply for its readers, or too large."""
+    level = [] if value is None else [value]
+    count = depth = 0
+    while level:
+        count, depth = count + len(level), depth + 1
+        if depth > NESTING_MAX:
+            raise JsonError(f"{field[:NESTING_MAX]} is nested more than {NESTING_MAX} levels deep", field)
+        if count > VALUES_MAX:
+            raise JsonError(f"{field[:NESTING_MAX]} holds more than {VALUES_MAX} JSON values", field)
+        deeper: list[object] = []
+        for one in level:
+            if isinstance(one, dict):
+                deeper += one.values()
+            elif isinstance(one, list):
+                deeper += one
+            elif isinstance(one, msgspec.Struct):
+                deeper += msgspec.structs.astuple(one)
+        level = deeper
 
 
 def _twice(name: str, within: str | None = None) -> JsonError:
     shown = ascii(name[:NESTING_MAX])
     where = "the key" if within is None else f"an object in {within[:NESTING_MAX]!a} has the key"
     return JsonError(f"{where} {shown} twice; each key may occur once", within or name)
+
+
+_SEPARATORS = (
+    (b"\xc2\x85", b"\\u0085"),
+    (b"\xe2\x80\xa8", b"\\u2028"),
+    (b"\xe2\x80\xa9", b"\\u2029"),
+)
+
+
+def escape_separators(text: bytes) -> bytes:
+    """The JSON text without raw line separators of Unicode: some readers of lines split it there."""
+    if not text.isascii():
+        for separator, escaped in _SEPARATORS:
+            text = text.replace(separator, escaped)
+    return text
 
 
 # ---------------------------------------------------------------- files of one object per line
@@ -167,6 +191,8 @@ def read_lines(path: Path) -> Iterator[tuple[int, bytes]]:
     try:
         with path.open("rb") as file:
             for number, line in enumerate(file, 1):
+                # Editors on Windows begin a file with a byte order mark.
+                line = line.removeprefix(BOM_UTF8) if number == 1 else line
                 if line.strip():
                     yield number, line
     except OSError as error:

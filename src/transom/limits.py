@@ -82,12 +82,15 @@ class Limits:
     allowed_tokens: int = limit(4096, REQUEST, "ids of `allowed_token_ids`", NAMED)
     bad_words: int = limit(128, REQUEST, "texts of `bad_words`", NAMED)
     bad_word_characters: int = limit(128, REQUEST, "characters of a text of `bad_words`", NAMED)
+    template_variables: int = limit(64, REQUEST, "variables of `chat_template_kwargs`", NAMED)
     top_logprobs: int = limit(20, REQUEST, "alternatives for each token", NAMED)
     name_characters: int = limit(256, REQUEST, "characters of `user` and of `cache_salt`", NAMED)
     timeout_seconds: float = limit(float(DAY), REQUEST, "seconds of `timeout`", NAMED)
     request_id_bytes: int = limit(
         128, REQUEST, "bytes of the header `x-request-id`", "the server chooses an id instead"
     )
+
+    tools: int = limit(128, REQUEST, "`tools` of a chat", NAMED)
 
     grammar_bytes: int = limit(
         128 * KIB, GRAMMARS, "bytes of a schema, an expression or a grammar", NAMED, is_size=True
@@ -226,7 +229,10 @@ class Limits:
         120.0,
         SHUTDOWN,
         "seconds of an engine without a finished step",
-        "`/health` answers 503",
+        "the engine is replaced, and requests in flight continue in the next one; `/health` answers 503",
+        flag="--hang-seconds",
+        low=0.1,
+        high=86_400,
     )
     finish_seconds: float = limit(
         5.0,

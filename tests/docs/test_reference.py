@@ -22,7 +22,7 @@ from transom.server.metrics import Metrics
 
 COMMANDS_PAGE = DOCS / "commands.md"
 SERVING_PAGE = DOCS / "serving.md"
-NOT_OURS = {"--kl-divergence", "--strict", "--llama-server"}
+NOT_OURS = {"--kl-divergence", "--upgrade", "--strict", "--llama-server"}
 """Flags of other programs and of tools that pages name."""
 NOT_OUR_VARIABLES = {"NO_COLOR"}
 """Variables that a library reads."""

@@ -31,6 +31,8 @@ def requests(rng: random.Random, count: int) -> list[Json]:
             "temperature": rng.choice([0, 1]),
             "seed": number,
             "ignore_eos": rng.random() < 0.8,
+            "repetition_penalty": rng.choice([1, 1, 1.2]),
+            "min_tokens": rng.choice([0, 1]),
             "stop": rng.choice([None, None, ["th", rng.choice("eanrs")]]),
         }
         for number in range(count)

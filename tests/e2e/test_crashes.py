@@ -37,7 +37,12 @@ def bodies() -> list[Json]:
         {"temperature": 1, "logprobs": 3, "n": 2},
         {"temperature": 1, "logprobs": 2, "echo": True},
     ]
-    singles = [{**body, **kinds[number % 4], "ignore_eos": True} for number, body in enumerate(common)]
+    rules = {"repetition_penalty": 1.2, "presence_penalty": 0.5, "bad_words": ["an"], "logit_bias": {"40": 2}}
+    ruled: list[Json] = [{}, {}, rules]
+    singles = [
+        {**body, **kinds[number % 4], **ruled[number % 3], "ignore_eos": True}
+        for number, body in enumerate(common)
+    ]
     batch = {"prompt": [stem[:50], stem[:120], stem[100:]], "max_tokens": 200, "temperature": 1, "seed": 5}
     return [*singles, {**batch, "ignore_eos": True}]
 

@@ -69,7 +69,7 @@ def crowd(seed: int) -> World:
         windows=windows,
         pages=(rng.choice((64, 90, 150)), *(rng.choice((40, 90)) for _ in windows)),
         rows=rng.choice((2, 4, 8)),
-        chunk=rng.choice((8, 32)),
+        chunk=rng.choice((1, 2, 8, 32, 32)),
         context=48,
         patience=rng.choice((2, 8, 64)),
         outputs_expected=rng.choice((1, 8)),
@@ -81,7 +81,7 @@ def crowd(seed: int) -> World:
     for _ in range(rng.choice((12, 60))):
         own = [rng.randrange(50) for _ in range(rng.choice((1, 3, 12)))]
         text = rng.choice(documents)[: rng.choice((6, 48, 48))] + own
-        answer, priority = rng.choice((1, 4, 4, 20)), rng.choice((0, 0, 0, 1, 2))
+        answer, priority = rng.choice((1, 4, 4, 40)), rng.choice((0, 0, 0, 1, 2))
         sent.append(world.submit(text[:47], answer, priority=priority, tenant=rng.choice(("", "", "one"))))
         if rng.random() < 0.2:
             world.step()
@@ -91,7 +91,7 @@ def crowd(seed: int) -> World:
     return world
 
 
-@pytest.mark.parametrize("crowds", [4, pytest.param(300, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("crowds", [6, pytest.param(300, marks=pytest.mark.slow)])
 def test_a_crowd_keeps_the_machine_busy(crowds: int) -> None:
     reasons: Counter[Reason] = Counter()
     for seed in range(crowds):

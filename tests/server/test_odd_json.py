@@ -6,10 +6,11 @@ from typing import Any
 
 import httpx
 import msgspec
+import numpy as np
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
-from tests.over_http import refused
+from tests.over_http import events, refused
 from tests.server.toy import CONTEXT, ByteText
 
 from transom.errors import BadRequest
@@ -157,9 +158,16 @@ def test_odd_json_is_refused_by_name(http: httpx.Client, body: bytes, says: str,
 
 @pytest.mark.parametrize("value", [b"[" * 99 + b"]" * 99, b'{"a":' * 99 + b"1" + b"}" * 99], ids=["[", "{"])
 def test_a_value_of_any_shape_has_a_bounded_depth(http: httpx.Client, value: bytes) -> None:
-    turn = b'{"role": "assistant", "content": "[[", "tool_calls": [' + value + b"]}"
+    call = b'{"function": {"name": "f", "arguments": ' + value + b"}}"
+    turn = b'{"role": "assistant", "content": "[[", "tool_calls": [' + call + b"]}"
     error = refused(http.post(CHAT, content=b'{"messages": [' + turn + b"]}"))
     assert (error["param"], "64 levels" in error["message"]) == ("messages", True)
+
+
+def test_a_value_of_any_shape_has_a_bounded_size(http: httpx.Client) -> None:
+    body = {"messages": [{"role": "user", "content": "x"}], "chat_template_kwargs": {"a": [""] * 20_000}}
+    error = refused(http.post(CHAT, json=body))
+    assert (error["param"], "20000" in error["message"]) == ("chat_template_kwargs", True)
 
 
 @pytest.mark.parametrize(
@@ -200,3 +208,103 @@ def test_fields_within_messages_are_honoured_refused_or_told(http: httpx.Client)
     assert answer.headers["x-transom-ignored-fields"] == told
     error = refused(http.post(CHAT, json={"messages": [{**message, "audio": {"id": "a"}}]}))
     assert (error["param"], error["code"]) == ("messages[0].audio", "unsupported_value")
+
+
+# ---------------------------------------------------------------- every combination of honoured fields
+
+VALID: dict[str, Any] = {
+    "max_tokens": st.integers(1, 9),
+    "temperature": st.floats(0, 2),
+    "top_p": st.floats(0, 1),
+    "top_k": st.sampled_from([-1, 0, 5]),
+    "seed": st.integers(-(2**63), 2**64 - 1),
+    "stop": st.sampled_from(["b", ["zz", "b"], []]),
+    "stop_token_ids": st.sampled_from([[], [98]]),
+    "ignore_eos": st.booleans(),
+    "n": st.integers(1, 3),
+    "min_tokens": st.integers(0, 1),
+    "repetition_penalty": st.floats(0.01, 100),
+    "frequency_penalty": st.floats(-2, 2),
+    "presence_penalty": st.floats(-2, 2),
+    "logit_bias": st.dictionaries(st.integers(0, 257).map(str), st.floats(-100, 100), max_size=3),
+    "allowed_token_ids": st.lists(st.integers(0, 257), min_size=1, max_size=3),
+    "bad_words": st.lists(st.sampled_from(["x", " y", "é"]), max_size=2),
+    "skip_special_tokens": st.booleans(),
+    "include_stop_str_in_output": st.booleans(),
+    "return_token_ids": st.booleans(),
+    "return_tokens_as_token_ids": st.booleans(),
+    "user": st.text(max_size=3).filter(str.isalnum),
+}
+COMPLETION_ONLY = {"logprobs": st.integers(0, 3), "echo": st.booleans(), "add_special_tokens": st.booleans()}
+CHAT_ONLY = {
+    "logprobs": st.just(True),
+    "top_logprobs": st.just(0),
+    "chat_template_kwargs": st.dictionaries(st.sampled_from(["a", "b"]), scalars, max_size=2),
+    "continue_final_message": st.booleans(),
+    "reasoning_effort": st.just("low"),
+}
+
+
+def served(http: httpx.Client, path: str, body: dict[str, Any]) -> list[dict[str, Any]]:
+    """The choices of an answer, which must be whole."""
+    answer = http.post(path, content=json.dumps(body).encode())
+    assert answer.status_code == 200, (body, answer.text)
+    choices: list[dict[str, Any]] = answer.json()["choices"]
+    return choices
+
+
+def streamed(http: httpx.Client, path: str, body: dict[str, Any], outputs: int) -> list[tuple[Any, ...]]:
+    """Texts, ids and ends of the choices of a stream."""
+    parts = [choice for chunk in events(http, path, body) for choice in chunk["choices"]]
+    found = []
+    for index in range(outputs):
+        own = [part for part in parts if part["index"] == index]
+        text = "".join(part["text"] if "text" in part else part["delta"].get("content", "") for part in own)
+        ids = [token for part in own for token in part.get("token_ids", ())]
+        ends = [part["finish_reason"] for part in own if part["finish_reason"]]
+        found.append((text, ids, *ends))
+    return found
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.fixed_dictionaries({}, optional={**VALID, **COMPLETION_ONLY}))
+def test_every_combination_of_fields_of_a_completion_is_served_alike_in_a_stream(
+    http: httpx.Client, fields: dict[str, Any]
+) -> None:
+    check_served(http, COMPLETIONS, {"prompt": ["ab", [99, 98]], "max_tokens": 3, **fields}, 2)
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.fixed_dictionaries({}, optional={**VALID, **CHAT_ONLY}))
+def test_every_combination_of_fields_of_a_chat_is_served_alike_in_a_stream(
+    http: httpx.Client, fields: dict[str, Any]
+) -> None:
+    if "top_logprobs" in fields:
+        fields["logprobs"] = True
+    if any(isinstance(one, float) and not np.isfinite(one) for one in _leaves(fields)):
+        return
+    if any(isinstance(one, str) and not _is_text(one) for one in _leaves(fields)):
+        return
+    check_served(http, CHAT, {"messages": [{"role": "user", "content": "ab"}], "max_tokens": 3, **fields}, 1)
+
+
+def _leaves(fields: dict[str, Any]) -> list[Any]:
+    return [
+        one for value in fields.values() for one in (value.values() if isinstance(value, dict) else [value])
+    ]
+
+
+def _is_text(text: str) -> bool:
+    return not any("\ud800" <= character <= "\udfff" for character in text)
+
+
+def check_served(http: httpx.Client, path: str, body: dict[str, Any], prompts: int) -> None:
+    choices = served(http, path, body)
+    assert len(choices) == prompts * body.get("n", 1)
+    for choice in choices:
+        assert choice["finish_reason"] in ("stop", "length")
+        assert ("token_ids" in choice) == body.get("return_token_ids", False)
+    texts = [choice["text"] if "text" in choice else choice["message"]["content"] for choice in choices]
+    ids = [choice.get("token_ids", []) for choice in choices]
+    ends = [choice["finish_reason"] for choice in choices]
+    assert streamed(http, path, body, len(choices)) == list(zip(texts, ids, ends, strict=True))

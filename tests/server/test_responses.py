@@ -106,7 +106,7 @@ def test_finish_reasons_are_those_of_the_openai_package(
 
 # ---------------------------------------------------------------- ids, and log-probabilities of prompts
 
-CONTENTS = Contents(prompts=((1, 2), (3,)), prompt_top=1, null_usage=True)
+CONTENTS = Contents(outputs=2, prompts=((1, 2), (3,)), prompt_top=1, null_usage=True)
 SCORED = [SampledToken(2, -1.5, (Alternative(5, -0.5), Alternative(2, -1.5)))]
 REPORTED = [
     None,
@@ -117,12 +117,38 @@ REPORTED = [
 ]
 
 
-def test_a_completion_has_ids_and_prompt_log_probabilities_per_choice() -> None:
+def test_the_first_choice_of_a_prompt_has_its_ids_and_log_probabilities() -> None:
     format = CompletionFormat("m", PIECES.__getitem__, CONTENTS)
-    whole = json.loads(format.whole([Choice(0, Delta("x", (), (7,)), FinishReason.STOP, SCORED)], USAGE))
-    (choice,) = whole["choices"]
-    assert (choice["token_ids"], choice["prompt_token_ids"]) == ([7], [1, 2])
-    assert choice["prompt_logprobs"] == REPORTED
+    choices = [Choice(i, Delta("x", (), (7,)), FinishReason.STOP, SCORED) for i in range(4)]
+    found = json.loads(format.whole(choices, USAGE))["choices"]
+    assert [choice["token_ids"] for choice in found] == [[7]] * 4
+    assert [choice.get("prompt_token_ids") for choice in found] == [[1, 2], None, [3], None]
+    assert [choice.get("prompt_logprobs") for choice in found] == [REPORTED, None, REPORTED, None]
+
+
+@pytest.mark.parametrize("kind", [CompletionFormat, ChatFormat])
+def test_the_end_of_an_answer_names_the_weights_that_serve_then(
+    kind: type[CompletionFormat | ChatFormat],
+) -> None:
+    versions = ["old"]
+    format = kind("m", PIECES.__getitem__, Contents(weights=lambda: versions[-1]))
+    chunk = json.loads(format.chunk(0, Delta("x", ()), None).decode().removeprefix("data: "))
+    versions.append("new")  # a live update, while the output is under way
+    end = json.loads(format.ending(0, FinishReason.STOP, None).decode().removeprefix("data: "))
+    whole = json.loads(format.whole([Choice(0, Delta("x", ()), FinishReason.STOP)], USAGE))
+    assert "weights_version" not in chunk and end["weights_version"] == whole["weights_version"] == "new"
+
+
+def test_a_chunk_is_one_line_for_every_reader() -> None:
+    text = "a\u2028b\u2029c\x85d\x0be\x1cf"
+    for format in (
+        CompletionFormat("m", PIECES.__getitem__, Contents()),
+        ChatFormat("m", PIECES.__getitem__, Contents()),
+    ):
+        chunk = format.chunk(0, Delta(text, ()), None).decode()
+        assert len(chunk.splitlines()) == 2
+        (choice,) = json.loads(chunk.removeprefix("data: "))["choices"]
+        assert text in (choice.get("text"), choice.get("delta", {}).get("content"))
 
 
 def test_a_chat_has_its_prompt_once() -> None:

@@ -1,6 +1,7 @@
 """What the engine is asked for: the input processor's requests for bodies of every kind."""
 
 import asyncio
+import json
 from typing import Any
 
 import msgspec
@@ -8,6 +9,7 @@ import pytest
 from tests.server.toy import CONTEXT, ByteText
 
 from transom.server import protocol
+from transom.server.errors import Refused
 from transom.server.input_processor import InputProcessor
 from transom.server.output_processor import Generation
 from transom.values import Request
@@ -104,3 +106,40 @@ def test_max_completion_tokens_wins_in_both_endpoints() -> None:
     for fields in ({"prompt": "x"}, {"messages": MESSAGES}):
         (request,) = generation(**fields, max_tokens=9, max_completion_tokens=2).requests
         assert request.max_tokens == 2
+
+
+# ---------------------------------------------------------------- chat templates
+
+
+def prompt(**fields: Any) -> str:
+    (request,) = generation(messages=MESSAGES, **fields).requests
+    return bytes(request.prompt[1:].tolist()).decode()
+
+
+def test_the_end_and_the_variables_of_a_rendered_chat() -> None:
+    assert prompt() == prompt(add_generation_prompt=True, continue_final_message=False) == "u:x"
+    assert prompt(add_generation_prompt=False) == "u:x!"
+    assert prompt(continue_final_message=True) == "u:x."
+    assert prompt(continue_final_message=True, add_generation_prompt=False) == "u:x."
+    assert prompt(chat_template_kwargs={"enable_thinking": False}) == "enable_thinking=False;u:x"
+    assert prompt(reasoning_effort="low") == "reasoning_effort=low;u:x"
+
+
+@pytest.mark.parametrize(
+    ("fields", "param"),
+    [
+        ({"continue_final_message": True, "add_generation_prompt": True}, "continue_final_message"),
+        ({"chat_template_kwargs": {"messages": []}}, "chat_template_kwargs"),
+        ({"chat_template_kwargs": {"bos_token": "x"}}, "chat_template_kwargs"),
+        ({"chat_template_kwargs": {"a b": 1}}, "chat_template_kwargs"),
+        ({"chat_template_kwargs": {"": 1}}, "chat_template_kwargs"),
+        ({"chat_template_kwargs": {"x" * 300: 1}}, "chat_template_kwargs"),
+        ({"chat_template_kwargs": {f"name{number}": 1 for number in range(65)}}, "chat_template_kwargs"),
+        ({"chat_template_kwargs": {"a": json.loads("[" * 70 + "]" * 70)}}, "chat_template_kwargs"),
+        ({"reasoning_effort": "x" * 300}, "reasoning_effort"),
+    ],
+)
+def test_contradictions_and_names_that_are_taken_are_refused(fields: dict[str, Any], param: str) -> None:
+    with pytest.raises(Refused) as caught:
+        prompt(**fields)
+    assert caught.value.problem.param == param

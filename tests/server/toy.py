@@ -9,7 +9,7 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -26,9 +26,10 @@ from transom.limits import Limits
 from transom.server.launch import ServerLaunch, serve
 from transom.server.listening import Address, listen
 from transom.text.budget import UNBOUNDED, TextBudget
-from transom.text.chat import normalize
+from transom.text.chat import ANSWER, Rendering, normalize
 from transom.text.detokenize import Detokenizer
 from transom.text.model_text import Message
+from transom.text.tools import HERMES
 from transom.values import Tokens
 
 BEGIN, END = 256, 257
@@ -50,17 +51,32 @@ class ByteText:
             budget.carry_on()
         return np.array([*([BEGIN] if bos else []), *text.encode()], dtype=np.int32)
 
-    def encode_chat(self, messages: Sequence[Message], budget: TextBudget = UNBOUNDED) -> Tokens:
+    tool_format = HERMES
+
+    def control_id(self, literal: str) -> int | None:
+        return None
+
+    def encode_chat(
+        self,
+        messages: Sequence[Message],
+        rendering: Rendering = ANSWER,
+        *,
+        tools: Sequence[Message] = (),
+        budget: TextBudget = UNBOUNDED,
+    ) -> Tokens:
         turns = normalize(messages)
         for turn in turns:
-            if turn["role"] not in ("system", "user", "assistant"):
+            if turn["role"] not in ("system", "user", "assistant", "tool"):
                 raise BadRequest(f"messages: the role {turn['role']!r} is not known", param="messages")
-        return self.encode("|".join(f"{turn['role'][0]}:{turn['content']}" for turn in turns))
+        text = "|".join(f"{turn['role'][0]}:{turn['content']}" for turn in turns)
+        variables = "".join(f"{name}={value};" for name, value in rendering.variables.items())
+        end = "" if rendering.add_generation_prompt else "." if rendering.continue_final else "!"
+        return self.encode(f"{variables}{text}{end}")
 
     def piece(self, token: int) -> bytes:
         return bytes([token]) if token < BEGIN else b""
 
-    def detokenizer(self, *, skip_special: bool = True) -> Detokenizer:
+    def detokenizer(self, *, skip_special: bool = True, visible: Collection[str] = ()) -> Detokenizer:
         return Detokenizer(self.piece if skip_special else self._named)
 
     def _named(self, token: int) -> bytes:

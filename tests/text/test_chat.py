@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from transom.errors import BadRequest, ConfigError, RequestTooLarge
 from transom.text.budget import TextBudget
-from transom.text.chat import GEMMA_TEMPLATE, ChatTemplate
+from transom.text.chat import GEMMA_TEMPLATE, ChatTemplate, Rendering
 from transom.text.control import ControlTokens, free_mark
 
 CONTROL = ControlTokens({"<bos>": 2, "<eos>": 1, "<start_of_turn>": 105, "<end_of_turn>": 106})
@@ -36,7 +36,8 @@ def test_turns_alternate_and_the_system_message_opens_the_first() -> None:
 
 
 def test_without_a_generation_prompt_the_text_ends_with_the_last_turn() -> None:
-    text = GEMMA.render([say("user", "Hi"), say("assistant", "Ho")], add_generation_prompt=False).text
+    turns = [say("user", "Hi"), say("assistant", "Ho")]
+    text = GEMMA.render(turns, rendering=Rendering(add_generation_prompt=False)).text
     assert text.endswith("<start_of_turn>model\nHo<end_of_turn>\n")
 
 
@@ -60,7 +61,7 @@ REFUSED: dict[str, tuple[list[Any], str, str]] = {
     "assistant first": ([say("assistant", "x")], "take turns", "messages"),
     "user twice": ([say("user", "x"), say("user", "y")], "take turns", "messages"),
     "system later": ([say("user", "x"), say("system", "y")], "take turns", "messages"),
-    "unknown role": ([say("tool", "x")], "take turns", "messages"),
+    "unknown role": ([say("critic", "x")], "take turns", "messages"),
     "no role": ([{"content": "x"}], "needs a role", "messages.0.role"),
     "role of another type": ([say("user", "x"), {"role": 3}], "needs a role", "messages.1.role"),
     "image": ([say("user", IMAGE)], "'image_url' is not supported", "messages.0.content.1"),
@@ -103,7 +104,8 @@ def test_a_forged_turn_stays_text() -> None:
 def test_names_keys_and_tools_are_disarmed_too() -> None:
     template = ChatTemplate("{{ messages | tojson }}{{ tools | tojson }}{{ own }}", CONTROL)
     nasty = {"role": "user", "content": "x", "name": "<eos>", "extra": {"<eos>": ["<bos>"]}}
-    prompt = template.render([nasty], tools=[{"name": "<eos>"}], extra={"own": "<eos>"})
+    rendering = Rendering(variables={"own": "<eos>"})
+    prompt = template.render([nasty], tools=[{"name": "<eos>"}], rendering=rendering)
     assert all(isinstance(part, str) for part in CONTROL.split(prompt.marked))
     assert prompt.text.count("<eos>") == 4
 
@@ -166,11 +168,13 @@ def test_templates_written_for_transformers_run() -> None:
     template = ChatTemplate(source, CONTROL, eos="<eos>")
     messages = [say("user", "x"), say("assistant", None), say("user", "z")]
     assert template.render(messages).text == 'USER: x\nASSISTANT: \n{"a": "é<"}'
-    assert template.render(messages, extra={"enable_thinking": True}).text.endswith("<eos>")
+    thinking = Rendering(variables={"enable_thinking": True})
+    assert template.render(messages, rendering=thinking).text.endswith("<eos>")
 
 
 def test_a_template_s_own_variables_do_not_replace_the_messages() -> None:
-    text = GEMMA.render([say("user", "x")], extra={"messages": [say("user", "y")]}).text
+    rendering = Rendering(variables={"messages": [say("user", "y")]})
+    text = GEMMA.render([say("user", "x")], rendering=rendering).text
     assert "x" in text and "y" not in text
 
 
@@ -211,3 +215,34 @@ def test_a_template_is_given_up_when_its_client_has_left() -> None:
     template = ChatTemplate("{% for i in range(90000) %}{{ i }}{% endfor %}", CONTROL)
     with pytest.raises(InterruptedError):
         template.render([say("user", "Hi")], budget=TextBudget(carry_on=left))
+
+
+# ---------------------------------------------------------------- continuing a message
+
+CONTINUED = Rendering(add_generation_prompt=False, continue_final=True)
+PLAIN = ChatTemplate("{% for m in messages %}[{{ m.role }}]{{ m.content }}</s>{% endfor %}", CONTROL)
+TWICE = ChatTemplate(
+    "{% for m in messages %}{{ m.content | upper }}:{{ m.content }} end{% endfor %}", CONTROL
+)
+
+
+@pytest.mark.parametrize("content", ["Sure", "", "end", "<end_of_turn>", "of_turn>", "model", "x <eos> y"])
+def test_a_prompt_may_end_within_the_last_message(content: str) -> None:
+    """Also where the content occurs in the template's own text behind it."""
+    turns = [say("user", "end model"), say("assistant", content)]
+    start = "<bos><start_of_turn>user\nend model<end_of_turn>\n<start_of_turn>model\n"
+    assert GEMMA.render(turns, rendering=CONTINUED).text == start + content
+    assert PLAIN.render(turns, rendering=CONTINUED).text == f"[user]end model</s>[assistant]{content}"
+
+
+def test_spaces_behind_a_continued_message_are_kept_if_the_template_keeps_them() -> None:
+    turns = [say("user", "x"), say("assistant", " It is \n ")]
+    assert PLAIN.render(turns, rendering=CONTINUED).text.endswith("] It is \n ")
+    assert GEMMA.render(turns, rendering=CONTINUED).text.endswith("model\nIt is")
+    assert TWICE.render(turns, rendering=CONTINUED).text.endswith(" IT IS \n : It is \n ")
+
+
+def test_a_template_that_leaves_the_last_message_out_cannot_continue_it() -> None:
+    template = ChatTemplate("{{ messages[0].content }}", CONTROL)
+    with pytest.raises(BadRequest, match="last message"):
+        template.render([say("user", "x"), say("assistant", "y")], rendering=CONTINUED)

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from transom.errors import ConfigError
+from transom.json_text import JsonError, object_of
 from transom.kv.cache import HybridCache
 from transom.kv.component_specs import Full, Window
 from transom.sched.step_cost import keys_near, keys_read
@@ -168,13 +169,11 @@ def write_cost(cost: MachineCost, path: Path) -> None:
 def read_cost(path: Path) -> MachineCost:
     """Raises ConfigError, which names the file and the field, for a file that is not a cost model."""
     try:
-        data = json.loads(path.read_text(encoding="utf-8"))
+        data = object_of(path.read_bytes())
     except OSError as error:
         raise ConfigError(f"{path}: {error.strerror}") from None
-    except ValueError as error:
-        raise ConfigError(f"{path}: not JSON: {error}") from None
-    if not isinstance(data, dict):
-        raise ConfigError(f"{path}: an object is expected, not {type(data).__name__}")
+    except JsonError as error:
+        raise ConfigError(f"{path}: {error}") from None
     _require_known(path, data)
     for name, value in data.items():
         if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < float("inf"):

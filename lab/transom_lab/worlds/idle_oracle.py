@@ -13,14 +13,15 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from enum import StrEnum
 from functools import lru_cache
+from typing import NamedTuple
 
 from transom.kv.budget import Capacity, PageCounts
-from transom.kv.cache import HybridCache, Offer
+from transom.kv.cache import HybridCache, Namespace, Offer
 from transom.kv.component_specs import ComponentSpec
 from transom.sched.admission import WALKS
 from transom.sched.forecast import SPARE, SPARE_SHARE
 from transom.sched.plan import Admit, Continue, Plan, SchedulerView
-from transom.sched.queue import LOOKUPS
+from transom.sched.queue import CLASSES, LOOKUPS
 from transom.sched.request import Progress, Running, Waiting
 from transom.values import RequestId
 from transom_lab.worlds.mixes import first_key, is_state, keeps_everything
@@ -57,6 +58,7 @@ class IdleOracle:
         if not len(view.queue) and len(plan.entries) == len(view.running):
             return  # most steps: every request is in the plan
         table = _Table(view, plan)
+        table.judge_claim()
         waiting = [state for state in view.queue if view.may_admit(state.progress)]
         for running in view.running:
             assert table.running_reason(running) is not None, ("left out, and could run", running, plan)
@@ -140,6 +142,27 @@ class _Table:
 
     # ------------------------------------------------------------ reasons
 
+    def judge_claim(self) -> None:
+        """Asserts that the plan retracts for the request that claims, if there is one, and not in vain."""
+        view, retracted = self.view, [state.progress.id for state in self.plan.retract]
+        claim = claim_of(view, self)
+        victims = [] if claim is None else [state.progress.id for state in claim.victims]
+        assert retracted[: len(victims)] == victims, ("other victims", claim, self.plan)
+        if len(retracted) > len(victims):
+            assert self._is_short(self.plan.retract[: len(victims)], claim), ("retracts in vain", self.plan)
+        if claim is not None and not retracted and claim.waiting.progress.id not in self.planned:
+            could = self.rows > 0 and self.budget > 0 and self.free.covers(claim.pages)
+            assert not could, ("claims, and could start", claim, self.plan)
+
+    def _is_short(self, victims: Sequence[Running], claim: "Claim | None") -> bool:
+        """Whether pages are short for one more token of each running request, besides those claimed."""
+        cache = self.view.cache
+        free = cache.available.more(cache.freed_by([state.holding for state in victims]))
+        free = free.less(claim.pages) if claim is not None else free
+        for held in (state.holding for state in self.view.running if state not in victims):
+            free = free.less(self.pages.new(held.allocated, held.full_until, held.computed + 1))
+        return min(free.pages) < 0 or free.bytes < 0
+
     def running_reason(self, running: Running) -> Reason | None:
         """Why a running request is not in the plan; None if it could be."""
         held = running.holding
@@ -203,7 +226,7 @@ class _Table:
         cache, progress = self.view.cache, waiting.progress
         namespace = cache.namespace(progress.id, progress.request.salt)
         offer = cache.offers(namespace, progress.tokens(), progress.start_limit)[0]
-        if any(self._shares(progress, offer, other) for other in self._in_flight()):
+        if any(self.shares(progress, offer, other) for other in self.in_flight(admitted=True)):
             return Reason.SHARES
         start, page = offer.begin.start, cache.layout.page_size
         if not self._has_budget(progress.length - start):
@@ -225,21 +248,21 @@ class _Table:
         )
         return bool(resumes) or view.queue.is_aged(waiting)
 
-    def _in_flight(self) -> Iterator[tuple[Progress, int]]:
-        """Requests that compute a prefix, and how much of it is published."""
+    def in_flight(self, *, admitted: bool) -> Iterator[tuple[Namespace, Progress, int]]:
+        """Requests that compute a prefix, and how much of it is published, or will be without a wait."""
         for running in self.view.running:
-            yield running.progress, running.holding.published * self.view.cache.layout.page_size
+            computed = running.holding.computed
+            published = computed - computed % self.view.cache.layout.page_size
+            yield running.holding.namespace, running.progress, published
         for entry in self.plan.entries:
-            if isinstance(entry, Admit):
-                yield entry.waiting.progress, entry.span.start
+            if admitted and isinstance(entry, Admit):
+                yield entry.namespace, entry.waiting.progress, entry.span.start
 
-    def _shares(self, progress: Progress, offer: Offer, other: tuple[Progress, int]) -> bool:
+    def shares(self, progress: Progress, offer: Offer, other: tuple[Namespace, Progress, int]) -> bool:
         """Whether another request will publish tokens of this one that are not cached yet."""
-        known, published = other
+        namespace, known, published = other
         cache = self.view.cache
-        if cache.namespace(known.id, known.request.salt) != cache.namespace(
-            progress.id, progress.request.salt
-        ):
+        if namespace != cache.namespace(progress.id, progress.request.salt):
             return False
         pairs = zip(known.tokens().tolist(), progress.tokens().tolist(), strict=False)
         common = next((at for at, (a, b) in enumerate(pairs) if a != b), min(known.length, progress.length))
@@ -251,6 +274,66 @@ class _Table:
                 ends = (end for end in kind.cuts(0, reach) if end % page == 0)
                 reach = max(ends, default=0)
         return reach > published and reach - offer.begin.start >= self.view.config.prefix_gain_min
+
+
+class Claim(NamedTuple):
+    """A waiting request that takes rows and pages from `victims`, which are few, or none."""
+
+    waiting: Waiting
+    pages: PageCounts
+    victims: Sequence[Running]
+
+
+def claim_of(view: SchedulerView, table: "_Table") -> Claim | None:
+    """The claim: of the senior of all if it is out of patience, else of the highest class that has prey."""
+    waiting = [state for state in view.queue if view.may_admit(state.progress)]
+    if not waiting or view.config.chunk_tokens <= 1:
+        return None
+    juniors = sorted(view.running, key=lambda state: state.progress.seniority, reverse=True)
+    senior = min(waiting, key=lambda state: state.progress.seniority)
+    starved = view.iterations - senior.since > view.config.patience_steps and all(
+        state.progress.seniority > senior.progress.seniority for state in juniors
+    )
+    claimant, prey = (senior, _lower(juniors, senior)) if starved else _of_class(waiting, juniors)
+    if claimant is None:
+        return None
+    progress = claimant.progress
+    namespace = view.cache.namespace(progress.id, progress.request.salt)
+    offer = view.cache.offers(namespace, progress.tokens(), progress.start_limit)[0]
+    if not starved and any(table.shares(progress, offer, other) for other in table.in_flight(admitted=False)):
+        return None
+    if starved and not prey and view.rows_free == 0:
+        prey = juniors[:1]
+    pages = table.pages.of_start(offer, progress.length)
+    for count in range(len(prey) + 1):
+        freed = view.cache.freed_by([state.holding for state in prey[:count]])
+        if view.rows_free + count > 0 and view.cache.available.more(freed).covers(pages):
+            return Claim(claimant, pages, prey[:count])
+    return None
+
+
+def _of_class(
+    waiting: Sequence[Waiting], juniors: Sequence[Running]
+) -> tuple[Waiting | None, Sequence[Running]]:
+    """The senior of the highest class of which it has prey, and the prey."""
+    classes = sorted({state.progress.request.priority for state in waiting}, reverse=True)[:CLASSES]
+    for priority in classes:
+        of_class = [state for state in waiting if state.progress.request.priority == priority]
+        senior = min(of_class, key=lambda state: state.progress.seniority)
+        if prey := _lower(juniors, senior):
+            return senior, prey
+    return None, ()
+
+
+def _lower(juniors: Sequence[Running], claimant: Waiting) -> Sequence[Running]:
+    """The running requests of lower classes that are junior, the most junior of the lowest class first."""
+    own = claimant.progress
+    below = [
+        state
+        for state in juniors
+        if state.progress.request.priority < own.request.priority and state.progress.seniority > own.seniority
+    ]
+    return sorted(below, key=lambda state: state.progress.request.priority)
 
 
 class Expected:

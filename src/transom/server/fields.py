@@ -55,10 +55,11 @@ GROUPS = (
         | _all("grammar_lazy", False),
     ),
     Group(
-        "this server calls no tools",
+        "tools are for chats, in the fields tools and tool_choice",
         _all("tools functions", [])
         | _all("tool_choice", "none", "auto")
         | _all("function_call", "none", "auto")
+        | _all("parallel_tool_calls", True, False)
         | _all("web_search_options mcp_servers plugins"),
     ),
     Group(
@@ -118,6 +119,7 @@ GROUPS = (
         _all("lora_path lora_request lora_name lora adapter adapter_id", "", [])
         | _all("session_params kv_transfer_params bootstrap_host"),
     ),
+    Group("cache_salt keeps cached prefixes apart", _all("extra_key", "")),
     Group("write its fields beside `model`", _all("extra_body sampling_params options", {})),
 )
 
@@ -130,7 +132,7 @@ HARMLESS = frozenset(
     _all(
         # OpenAI's accounting, storage and routing.
         "store metadata service_tier safety_identifier prompt_cache_key prompt_cache_retention prediction "
-        "parallel_tool_calls verbosity reasoning_effort moderation "
+        "verbosity moderation "
         # Identities and routing of other servers.
         "rid request_id session_id conversation_id data_parallel_rank routed_dp_rank keep_alive id_slot "
         "slot_id cache_prompt bootstrap_port bootstrap_room return_progress timings_per_token "
@@ -168,6 +170,8 @@ def check_unhonoured(
 
     `path` is written before each name: that of the object within the body.
     """
+    if honoured.issuperset(given):
+        return ()
     unknown = []
     for name, value in given.items():
         if name in honoured or name in HARMLESS:

@@ -102,7 +102,7 @@ class GenerationResponse:
         while not processor.done:
             await processor.advance()
         choices = [
-            Choice(index, output.take(), output.finish, output.prompt_logprobs)
+            Choice(index, output.take(), output.finish, output.prompt_logprobs, output.stop)
             for index, output in enumerate(self._generation.outputs)
         ]
         body = self._generation.format.whole(choices, processor.usage())
@@ -149,7 +149,7 @@ class GenerationResponse:
         delta = output.take()
         events = [format.chunk(index, delta, usage)] if delta.text or delta.tokens or delta.ids else []
         if output.finish is not None:
-            events.append(format.ending(index, output.finish, usage))
+            events.append(format.ending(index, output.finish, usage, output.stop))
         return events
 
 

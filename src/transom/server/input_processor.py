@@ -19,14 +19,16 @@ from transom.server import protocol
 from transom.server.errors import bad_request, model_not_found
 from transom.server.grammars import grammar_of, is_constrained
 from transom.server.output_processor import Generation
-from transom.server.protocol import ChatRequest, CompletionRequest, ConstrainedRequest
+from transom.server.protocol import ChatRequest, CompletionRequest
 from transom.server.responses import ChatFormat, CompletionFormat, Contents, ResponseFormat
-from transom.server.sampling_params import SamplingParams, chat_params, completion_params
+from transom.server.sampling_params import SamplingParams, chat_params, completion_params, rendering_of
 from transom.server.text_pool import TextPool
+from transom.server.tools import ToolChoices, chat_grammar, description_length, tool_use
 from transom.text.budget import TextBudget
 from transom.text.model_text import Message, ModelText
 from transom.text.output import OutputRules, OutputText
 from transom.text.stops import StopStrings
+from transom.text.tools import arguments_object
 from transom.values import Logprobs, Request, RequestId, Sampling, Sibling, Tokens
 
 T = TypeVar("T")
@@ -43,6 +45,8 @@ class InputProcessor:
     pool: TextPool = field(default_factory=TextPool)
     ids: Iterator[int] = field(default_factory=lambda: itertools.count(1))
     """Ids of engine requests. A new engine continues the sequence, so an id is never reused."""
+    weights: Callable[[], str] = str
+    """Identity of the weights that serve now."""
     checking: ThreadPoolExecutor = field(default_factory=lambda: ThreadPoolExecutor(1, "grammar"))
     """Checks grammars, one after the other."""
 
@@ -50,7 +54,8 @@ class InputProcessor:
         """Refused or BadRequest if the request cannot be served."""
         self._check_model(request.model)
         params = completion_params(request, self.text.vocabulary, self._word)
-        params = replace(params, grammar=await self._grammar(request))
+        if is_constrained(request):
+            params = replace(params, grammar=await self._checked(partial(grammar_of, request)))
         bos = request.add_special_tokens is not False
         given = _prompts(request.prompt)
 
@@ -58,35 +63,54 @@ class InputProcessor:
             return [self._prompt(prompt, param, budget, bos=bos) for prompt, param in given]
 
         prompts = await self._prepared(encode, sum(len(prompt) for prompt, _ in given), len(given))
-        format = CompletionFormat(self.served_name, self.text.piece, _contents(params, prompts))
+        format = CompletionFormat(self.served_name, self.text.piece, self._contents(params, prompts))
         return self._generation(prompts, params, format, "prompt")
 
     async def chat(self, request: ChatRequest) -> Generation:
         """Refused or BadRequest if the request cannot be served."""
         self._check_model(request.model)
         params = chat_params(request, self.text.vocabulary, self._word)
-        params = replace(params, grammar=await self._grammar(request))
         _check_messages(request.messages)
+        use = tool_use(request, self.text)
+        if is_constrained(request) or (use is not None and use.forced):
+            grammar = await self._checked(partial(chat_grammar, request, use, self.text))
+            params = replace(params, grammar=grammar)
+        if use is not None:
+            params = replace(params, visible=use.visible)
+        definitions = () if use is None else use.definitions
+        rendering = rendering_of(request)
 
         def encode(budget: TextBudget) -> Tokens:
-            return self.text.encode_chat(_messages(request.messages), budget)
+            messages = _messages(request.messages)
+            return self.text.encode_chat(messages, rendering, tools=definitions, budget=budget)
 
-        characters = sum(_length(message.content) for message in request.messages)
+        characters = sum(_length(message.content) for message in request.messages) + description_length(use)
         items = len(request.messages) + sum(_parts(message.content) for message in request.messages)
         tokens = await self._prepared(encode, characters, items)
-        format = ChatFormat(self.served_name, self.text.piece, _contents(params, [tokens]))
+        choices = None if use is None else ToolChoices(use)
+        format = ChatFormat(self.served_name, self.text.piece, self._contents(params, [tokens]), choices)
         return self._generation([tokens], params, format, "messages")
+
+    def _contents(self, params: SamplingParams, prompts: Sequence[Tokens]) -> Contents:
+        ids = [tokens.tolist() for tokens in prompts] if params.token_ids else None
+        return Contents(
+            null_usage=params.streaming is not None and params.streaming.usage_at_end,
+            logprobs=params.logprobs,
+            names_are_ids=params.names_are_ids,
+            outputs=params.outputs,
+            prompts=ids,
+            prompt_top=params.prompt_top,
+            weights=self.weights,
+        )
 
     def _check_model(self, name: str | None) -> None:
         if name and name not in (self.served_name, "default"):
             raise model_not_found(name, self.served_name)
 
-    async def _grammar(self, request: ConstrainedRequest) -> str:
-        """The grammar of the outputs, checked. Refused or BadRequest, naming the field."""
-        if not is_constrained(request):
-            return ""
+    async def _checked(self, make: Callable[[], str]) -> str:
+        """The grammar that `make` returns. Refused or BadRequest, naming the field."""
         # Not asyncio's threads: large grammars of one client would keep the prompts of others waiting.
-        return await asyncio.get_running_loop().run_in_executor(self.checking, grammar_of, request)
+        return await asyncio.get_running_loop().run_in_executor(self.checking, make)
 
     # ---------------------------------------------------------------- prompts
 
@@ -142,12 +166,13 @@ class InputProcessor:
         model_stop_ids = frozenset[int]() if endless else self.text.stop_ids
         stop_ids = model_stop_ids | frozenset(params.stop_ids)
         rules = OutputRules(
-            partial(self.text.detokenizer, skip_special=params.skip_special),
+            partial(self.text.detokenizer, skip_special=params.skip_special, visible=params.visible),
             StopStrings(params.stop),
             stop_ids,
             params.logprobs,
             top=params.top,
             ids=params.token_ids,
+            told_stop_ids=frozenset(params.stop_ids),
             include_stop=params.include_stop,
             min_tokens=0 if params.rules is None else params.rules.min_tokens,
         )
@@ -207,17 +232,6 @@ class InputProcessor:
         )
 
 
-def _contents(params: SamplingParams, prompts: Sequence[Tokens]) -> Contents:
-    ids = [tokens.tolist() for tokens in prompts for _ in range(params.outputs)] if params.token_ids else None
-    return Contents(
-        null_usage=params.streaming is not None and params.streaming.usage_at_end,
-        logprobs=params.logprobs,
-        names_are_ids=params.names_are_ids,
-        prompts=ids,
-        prompt_top=params.prompt_top,
-    )
-
-
 def _prompts(prompt: str | list[str | int | list[int]]) -> list[tuple[str | list[int], str]]:
     """Each prompt with its name for error messages. The field is a text, token ids, or a list of either."""
     if isinstance(prompt, str):
@@ -250,14 +264,24 @@ def _messages(messages: Sequence[protocol.Message]) -> list[Message]:
 
 
 def _message(message: protocol.Message, param: str) -> Message:
-    if message.tool_calls:
-        raise bad_request(f"{param}.tool_calls is not supported", f"{param}.tool_calls", "unsupported_value")
     if message.content is None and message.role != "assistant":
         raise bad_request(f"{param}.content is required", f"{param}.content", "missing_required_parameter")
     fields: dict[str, object] = msgspec.to_builtins(message)
     # An assistant that called a tool or refused has said nothing.
     content = "" if message.content is None else _content(message.content)
-    return {**{name: value for name, value in fields.items() if value is not None}, "content": content}
+    given = {name: value for name, value in fields.items() if value is not None}
+    if message.tool_calls:
+        given["tool_calls"] = [
+            _call(call, f"{param}.tool_calls[{i}]") for i, call in enumerate(message.tool_calls)
+        ]
+    return {**given, "content": content}
+
+
+def _call(call: protocol.ToolCall, param: str) -> dict[str, object]:
+    """A call with its arguments as an object: templates write it as JSON themselves."""
+    arguments = arguments_object(call.function.arguments, f"{param}.function.arguments")
+    function = {"name": call.function.name, "arguments": arguments}
+    return {**({} if call.id is None else {"id": call.id}), "type": "function", "function": function}
 
 
 TEXT_PARTS = ("text", "input_text", "output_text")

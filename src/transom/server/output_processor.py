@@ -102,7 +102,7 @@ class OutputProcessor:
 
 def _failure(reply: Ended, param: str) -> Refused:
     """The HTTP error for a failed output. The engine's refusals carry a code; its failures do not."""
-    if reply.code == "shutting_down":
+    if reply.code in ("shutting_down", "no_memory"):
         return Refused(unavailable(reply.message))
     if reply.code is not None:
         return bad_request(reply.message, param if reply.param == "prompt" else reply.param, reply.code)

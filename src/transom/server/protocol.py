@@ -6,11 +6,11 @@ of the fields that are not in these structs.
 
 import re
 from itertools import chain
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, TypeVar, get_args
 
 import msgspec
 
-from transom.json_text import JSON_ERRORS, JsonError, check_nesting, explained, fields_of
+from transom.json_text import JSON_ERRORS, JsonError, check_shape, explained, fields_of
 from transom.server.errors import Refused, bad_request
 from transom.server.fields import check_unhonoured
 from transom.values import PauseMode, UpdateMode
@@ -125,6 +125,42 @@ class Part(msgspec.Struct):
     refusal: str | None = None
 
 
+class Function(msgspec.Struct, omit_defaults=True):
+    """A function that the model may call. `strict` needs no field: a forced call always fits the schema."""
+
+    name: str
+    description: str | None = None
+    parameters: dict[str, Any] | None = None
+
+
+class ToolDefinition(msgspec.Struct):
+    type: str
+    function: Function
+
+
+class FunctionName(msgspec.Struct):
+    name: str
+
+
+class NamedChoice(msgspec.Struct):
+    """`tool_choice` that forces one function."""
+
+    function: FunctionName
+
+
+class CalledFunction(msgspec.Struct):
+    name: str
+    arguments: Any = None
+
+
+class ToolCall(msgspec.Struct, omit_defaults=True):
+    """A call in an earlier answer of the assistant."""
+
+    function: CalledFunction
+    id: str | None = None
+    type: str | None = None
+
+
 class Message(msgspec.Struct, omit_defaults=True):
     """One message. Fields beside `role` and `content` are variables of the chat template."""
 
@@ -133,13 +169,21 @@ class Message(msgspec.Struct, omit_defaults=True):
     name: str | None = None
     refusal: str | None = None
     reasoning_content: str | None = None
-    tool_calls: list[Any] | None = None
+    tool_calls: list[ToolCall] | None = None
+    tool_call_id: str | None = None
 
 
 class ChatRequest(GenerationRequest, kw_only=True):
     """POST /v1/chat/completions."""
 
     messages: list[Message]
+    tools: list[ToolDefinition] | None = None
+    tool_choice: str | NamedChoice | None = None
+    parallel_tool_calls: bool | None = None
+    add_generation_prompt: bool | None = None
+    continue_final_message: bool | None = None
+    chat_template_kwargs: dict[str, Any] | None = None
+    reasoning_effort: str | None = None
     logprobs: bool | None = None
     top_logprobs: int | None = None
 
@@ -168,9 +212,15 @@ class UpdateRequest(msgspec.Struct):
 T = TypeVar("T", bound=msgspec.Struct)
 
 
-# Possessive repeats: without backtracking, a long key takes no memory.
 def _names(kind: type[msgspec.Struct]) -> frozenset[str]:
     return frozenset(field.encode_name for field in msgspec.structs.fields(kind))
+
+
+def _holds_any(kind: object) -> bool:
+    """Whether values of a type may contain values of any shape."""
+    if isinstance(kind, type) and issubclass(kind, msgspec.Struct):
+        return any(_holds_any(field.type) for field in msgspec.structs.fields(kind))
+    return kind is Any or any(map(_holds_any, get_args(kind)))
 
 
 class Nested:
@@ -203,8 +253,8 @@ class Reader(Generic[T]):
         self._decode = msgspec.json.Decoder(kind).decode
         fields = msgspec.structs.fields(kind)
         self._honoured = _names(kind)
-        # Values of any shape, and messages, which contain such values.
-        self._free = {one.encode_name for one in fields if "Any" in str(one.type) or one.name == "messages"}
+        self._free = [one.name for one in fields if one.name != "messages" and _holds_any(one.type)]
+        """Fields with values of any shape. Of messages, which may be many, only such parts are walked."""
         self._nested = {name: nested for name, nested in _NESTED.items() if name in self._honoured}
 
     def read(self, body: bytes) -> tuple[T, tuple[str, ...]]:
@@ -221,8 +271,11 @@ class Reader(Generic[T]):
             raise _invalid(explained(error, body)) from None
         try:
             given = fields_of(body)
-            for name in self._free & given.keys():
-                check_nesting(name, bytes(given[name]))
+            for name in self._free:
+                check_shape(name, getattr(value, name))
+            if isinstance(value, ChatRequest):
+                calls = [message.tool_calls for message in value.messages if message.tool_calls]
+                check_shape("messages", calls)
         except JsonError as error:
             raise _invalid(error) from None
         unknown = check_unhonoured(given, self._honoured)

@@ -9,6 +9,7 @@ from transom.sampling import check_range, output_seeds, sampling_arguments
 from transom.server.errors import bad_request
 from transom.server.fields import unsupported
 from transom.server.protocol import ChatRequest, CompletionRequest, GenerationRequest
+from transom.text.chat import RESERVED, Rendering
 from transom.text.logit_rules import Encode, logit_rules
 from transom.values import LogitRules, Sampling
 
@@ -39,6 +40,7 @@ class SamplingParams:
     top         the most probable tokens listed with each log-probability
     echo        each output begins with the prompt
     grammar     constrains the outputs, see `text/grammar.py`; empty: they are free
+    visible     control tokens that are part of the text although others are skipped
     skip_special, include_stop
                 whether control tokens, and what ended an output, are part of its text
     token_ids   the answer has the tokens of prompt and outputs by id
@@ -69,6 +71,7 @@ class SamplingParams:
     names_are_ids: bool
     prompt_top: int | None
     grammar: str = ""
+    visible: frozenset[str] = frozenset()
 
     def samplings(self, prompt: int) -> tuple[Sampling, ...]:
         """One for each output of the prompt with this number. With a seed, choice i has `seed + i`."""
@@ -157,6 +160,27 @@ def _prompt_top(request: GenerationRequest) -> int | None:
     if request.prompt_logprobs is not None and request.stream:
         raise bad_request("prompt_logprobs is not available with stream: true", "prompt_logprobs")
     return _integer("prompt_logprobs", request.prompt_logprobs, 0, LIMITS.top_logprobs)
+
+
+def rendering_of(request: ChatRequest) -> Rendering:
+    """How a conversation becomes a prompt. Refused, naming the field, for contradictions."""
+    continues = bool(request.continue_final_message)
+    if continues and request.add_generation_prompt:
+        reason = "continue_final_message and add_generation_prompt are both true; the prompt ends in one way"
+        raise bad_request(reason, "continue_final_message")
+    variables = request.chat_template_kwargs or {}
+    if len(variables) > LIMITS.template_variables:
+        reason = f"{len(variables)} variables; at most {LIMITS.template_variables} are allowed"
+        raise bad_request(f"chat_template_kwargs holds {reason}", "chat_template_kwargs")
+    for name in variables:
+        if name in RESERVED or not name.isidentifier() or len(name) > LIMITS.name_characters:
+            reason = f"has {name[:64]!a}, which is not a name of a further variable"
+            raise bad_request(f"chat_template_kwargs {reason}", "chat_template_kwargs")
+    if request.reasoning_effort is not None:
+        # As in vLLM, a variable that the templates of reasoning models read.
+        variables = {"reasoning_effort": _name("reasoning_effort", request.reasoning_effort), **variables}
+    generation_prompt = request.add_generation_prompt is not False and not continues
+    return Rendering(generation_prompt, continues, variables)
 
 
 def _max_tokens(request: GenerationRequest, low: int) -> int | None:

@@ -4,11 +4,11 @@ import functools
 import json
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, NoReturn
 
 import jinja2
-from jinja2 import nodes
+from jinja2 import meta, nodes
 from jinja2.compiler import CodeGenerator, Frame
 from jinja2.ext import loopcontrols
 from jinja2.filters import do_format
@@ -17,6 +17,7 @@ from jinja2.sandbox import ImmutableSandboxedEnvironment
 from transom.errors import BadRequest, ConfigError
 from transom.text.budget import UNBOUNDED, TextBudget
 from transom.text.control import ControlTokens, free_mark
+from transom.text.tools import ToolFormat, described, format_of
 
 Message = Mapping[str, Any]
 
@@ -47,6 +48,29 @@ GEMMA_TEMPLATE = """\
 
 
 @dataclass(frozen=True, slots=True)
+class Rendering:
+    """How a conversation becomes a prompt.
+
+    add_generation_prompt  the prompt ends with the beginning of an answer
+    continue_final         the prompt ends within the last message, which the answer continues
+    variables              further variables of the template
+    """
+
+    add_generation_prompt: bool = True
+    continue_final: bool = False
+    variables: Mapping[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        assert not (self.add_generation_prompt and self.continue_final), self
+
+
+ANSWER = Rendering()
+"""The prompt for the assistant's next message."""
+RESERVED = ("messages", "tools", "add_generation_prompt", "bos_token", "eos_token")
+"""Variables that every rendering sets."""
+
+
+@dataclass(frozen=True, slots=True)
 class ChatPrompt:
     """A rendered conversation. `mark` separates the characters of control tokens that users wrote."""
 
@@ -61,43 +85,58 @@ class ChatPrompt:
 class ChatTemplate:
     """A compiled template. Rendering depends only on its arguments: no clock, no randomness, no files."""
 
-    __slots__ = ("_control", "_names", "_template")
+    __slots__ = ("_control", "_names", "_template", "tool_format")
 
     def __init__(self, source: str, control: ControlTokens, *, bos: str = "", eos: str = "") -> None:
         """`bos` and `eos` are the literals of these tokens. ConfigError if the template does not compile."""
         self._control = control
         self._names = {"bos_token": bos, "eos_token": eos}
+        environment = _environment()
         try:
-            self._template = _environment().from_string(source)
+            self._template = environment.from_string(source)
+            used = meta.find_undeclared_variables(environment.parse(source))
         except jinja2.TemplateError as error:
             raise ConfigError(f"the chat template does not compile: {_one_line(error)}") from error
+        self.tool_format: ToolFormat = format_of(source, has_tools="tools" in used)
 
     def render(
         self,
         messages: Sequence[Message],
         *,
         tools: Sequence[Mapping[str, Any]] | None = None,
-        add_generation_prompt: bool = True,
-        extra: Mapping[str, Any] | None = None,
+        rendering: Rendering = ANSWER,
         budget: TextBudget = UNBOUNDED,
         of_token: int = 1,
     ) -> ChatPrompt:
-        """`extra`: further variables of the template. BadRequest if the template rejects the messages.
+        """BadRequest if the template rejects the messages.
 
         RequestTooLarge as soon as the text exceeds the budget; a token has at most `of_token` characters.
         """
-        variables = {**(extra or {}), "messages": normalize(messages), "tools": tools}
+        normal = normalize(messages)
+        if self.tool_format.is_described:
+            normal, tools = described(normal, tools or ()), None
+        # Templates test for none, not for an empty list.
+        variables = {**rendering.variables, "messages": normal, "tools": tools or None}
         # The mark must not occur in any string of the input: removing it would change that string.
-        mark = free_mark(json.dumps(variables, ensure_ascii=False, default=str))
+        written = json.dumps(variables, ensure_ascii=False, default=str)
+        mark = free_mark(written)
+        last = normal[-1]["content"]
+        end = free_mark(written + mark)
+        if rendering.continue_final:
+            normal[-1]["content"] = _with_end(last, end)
         disarmed = self._disarm(variables, mark)
         try:
             text = self._rendered(
-                {**disarmed, "add_generation_prompt": add_generation_prompt, **self._names}, budget, of_token
+                {**disarmed, "add_generation_prompt": rendering.add_generation_prompt, **self._names},
+                budget,
+                of_token,
             )
         except _TEMPLATE_ERRORS as error:
             raise BadRequest(
                 f"the chat template cannot render these messages: {_one_line(error)}", param="messages"
             ) from error
+        if rendering.continue_final:
+            text = _up_to_end(text, last, end)
         return ChatPrompt(text, mark)
 
     def _rendered(self, variables: dict[str, Any], budget: TextBudget, of_token: int) -> str:
@@ -129,6 +168,22 @@ class ChatTemplate:
         if isinstance(value, list | tuple):
             return [self._disarm(entry, mark) for entry in value]
         return value
+
+
+def _with_end(content: str, mark: str) -> str:
+    """A message's content with a mark behind its text, before spaces, which templates may cut off."""
+    text = content.rstrip()
+    return f"{text}{mark}{content[len(text) :]}"
+
+
+def _up_to_end(rendered: str, content: str, mark: str) -> str:
+    """The rendered text up to the mark of `_with_end`, and the content's spaces if the template kept them."""
+    before, found, after = rendered.rpartition(mark)
+    if not found:
+        raise BadRequest("the chat template leaves the last message out", param="messages")
+    spaces = content[len(content.rstrip()) :]
+    # A template may write a message more than once.
+    return before.replace(mark, "") + (spaces if after.startswith(spaces) else "")
 
 
 # ---------------------------------------------------------------- messages

@@ -41,6 +41,9 @@ class ControlTokens:
     def __contains__(self, literal: str) -> bool:
         return literal in self._ids
 
+    def id_of(self, literal: str) -> int | None:
+        return self._ids.get(literal)
+
     def split(self, text: str) -> list[str | int]:
         """The text between control tokens, and the ids of the control tokens, in order."""
         parts: list[str | int] = []

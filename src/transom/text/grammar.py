@@ -6,7 +6,7 @@ a grammar before the engine sees it. `engine/masks.py` turns grammars into masks
 """
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
@@ -68,7 +68,7 @@ def regex_grammar(pattern: str, param: str) -> str:
     from llguidance import LLMatcher
 
     _check_size(pattern, param)
-    return _checked(LLMatcher.grammar_from_regex(pattern), param)
+    return require_valid(LLMatcher.grammar_from_regex(pattern), param)
 
 
 def choice_grammar(choices: Sequence[str], param: str) -> str:
@@ -84,7 +84,7 @@ def choice_grammar(choices: Sequence[str], param: str) -> str:
     # Lark's literals have JSON's escapes.
     literals = [json.dumps(choice, ensure_ascii=False) for choice in choices]
     _check_size("".join(literals), param)
-    return _checked(LLMatcher.grammar_from_lark("start: " + " | ".join(literals)), param)
+    return require_valid(LLMatcher.grammar_from_lark("start: " + " | ".join(literals)), param)
 
 
 def ebnf_grammar(text: str, param: str) -> str:
@@ -96,7 +96,18 @@ def ebnf_grammar(text: str, param: str) -> str:
         grammar = grammar_from("ebnf", text)
     except Exception as error:  # the converter from GBNF raises what its parsing happens to meet
         raise _refused(param, str(error)) from error
-    return _checked(grammar, param)
+    return require_valid(grammar, param)
+
+
+def one_grammar(given: Mapping[str, Any]) -> str:
+    """The grammar of the one of GRAMMAR_OPTIONS that is given; empty if none is. BadRequest."""
+    set_ones = [name for name, value in given.items() if value is not None]
+    if len(set_ones) > 1:
+        first, second, *_ = set_ones
+        raise BadRequest(
+            f"{first} and {second} both constrain the output; only one of them may", param=second
+        )
+    return next((GRAMMAR_OPTIONS[name](given[name], name) for name in set_ones), "")
 
 
 def _check_size(text: str, param: str) -> None:
@@ -110,7 +121,9 @@ def _check_size(text: str, param: str) -> None:
         raise BadRequest(f"{param} has {size} bytes; at most {LIMITS.grammar_bytes} are allowed", param=param)
 
 
-def _checked(grammar: str, param: str) -> str:
+def require_valid(grammar: str, param: str) -> str:
+    """The grammar. BadRequest if it cannot be compiled or is too large."""
+    _check_size(grammar, param)
     reason = fault(grammar)
     if reason:
         raise _refused(param, reason)
@@ -255,3 +268,12 @@ def _path_of_fault(schema: Schema, reason: str, whitespace: str) -> tuple[str, .
 def _without_place(reason: str) -> str:
     """A reason without the reference through which llguidance came to the schema at fault."""
     return reason.partition("while processing json-schema:")[0].strip()
+
+
+GRAMMAR_OPTIONS: Mapping[str, Callable[[Any, str], str]] = {
+    "json_schema": schema_grammar,
+    "regex": regex_grammar,
+    "choice": choice_grammar,
+    "ebnf": ebnf_grammar,
+}
+"""Constraints by the names of the options of `LLM`."""

@@ -1,13 +1,14 @@
 """The text side of a model, as the server uses it: tokenizer and chat template behind one interface."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any, Protocol
 
 from transom.errors import BadRequest, ConfigError
 from transom.text.budget import UNBOUNDED, TextBudget
-from transom.text.chat import ChatTemplate
+from transom.text.chat import ANSWER, ChatTemplate, Rendering
 from transom.text.detokenize import Detokenizer
 from transom.text.tokenizer import Tokenizer
+from transom.text.tools import GEMMA, ToolFormat
 from transom.values import Tokens
 
 Message = Mapping[str, Any]
@@ -34,10 +35,18 @@ class ModelText(Protocol):
         """
         ...
 
-    def encode_chat(self, messages: Sequence[Message], budget: TextBudget = UNBOUNDED) -> Tokens:
-        """A conversation up to the start of the assistant's answer. BadRequest if the template rejects it.
+    def encode_chat(
+        self,
+        messages: Sequence[Message],
+        rendering: Rendering = ANSWER,
+        *,
+        tools: Sequence[Message] = (),
+        budget: TextBudget = UNBOUNDED,
+    ) -> Tokens:
+        """A conversation up to where the answer goes on. BadRequest if the template rejects it.
 
-        RequestTooLarge as soon as it is known that the conversation exceeds the budget.
+        `tools` are descriptions of functions, as OpenAI's API has them. RequestTooLarge as soon as it is
+        known that the conversation exceeds the budget.
         """
         ...
 
@@ -45,8 +54,20 @@ class ModelText(Protocol):
         """The bytes that one token stands for."""
         ...
 
-    def detokenizer(self, *, skip_special: bool = True) -> Detokenizer:
-        """A new detokenizer, for one output. With `skip_special`, control tokens have no text."""
+    @property
+    def tool_format(self) -> ToolFormat:
+        """How the model writes calls of tools."""
+        ...
+
+    def control_id(self, literal: str) -> int | None:
+        """The id of the control token with this literal, if there is one."""
+        ...
+
+    def detokenizer(self, *, skip_special: bool = True, visible: Collection[str] = ()) -> Detokenizer:
+        """A new detokenizer, for one output. With `skip_special`, control tokens have no text.
+
+        `visible`: literals of control tokens that appear in the text all the same.
+        """
         ...
 
 
@@ -63,17 +84,37 @@ class FileText:
     def encode(self, text: str, *, bos: bool = True, budget: TextBudget = UNBOUNDED) -> Tokens:
         return self._tokenizer.encode(text, bos=bos, budget=budget)
 
-    def encode_chat(self, messages: Sequence[Message], budget: TextBudget = UNBOUNDED) -> Tokens:
+    @property
+    def tool_format(self) -> ToolFormat:
+        return GEMMA if isinstance(self._template, ConfigError) else self._template.tool_format
+
+    def control_id(self, literal: str) -> int | None:
+        return self._tokenizer.control.id_of(literal)
+
+    def encode_chat(
+        self,
+        messages: Sequence[Message],
+        rendering: Rendering = ANSWER,
+        *,
+        tools: Sequence[Message] = (),
+        budget: TextBudget = UNBOUNDED,
+    ) -> Tokens:
         if isinstance(self._template, ConfigError):
             raise BadRequest(f"this model cannot chat: {self._template}", param="messages")
-        prompt = self._template.render(messages, budget=budget, of_token=self._tokenizer.characters_of_token)
+        prompt = self._template.render(
+            messages,
+            tools=tools,
+            rendering=rendering,
+            budget=budget,
+            of_token=self._tokenizer.characters_of_token,
+        )
         return self._tokenizer.encode_chat(prompt, budget)
 
     def piece(self, token: int) -> bytes:
         return self._tokenizer.piece_bytes(token)
 
-    def detokenizer(self, *, skip_special: bool = True) -> Detokenizer:
-        return self._tokenizer.detokenizer(skip_special=skip_special)
+    def detokenizer(self, *, skip_special: bool = True, visible: Collection[str] = ()) -> Detokenizer:
+        return self._tokenizer.detokenizer(skip_special=skip_special, visible=visible)
 
 
 def _template(tokenizer: Tokenizer) -> ChatTemplate | ConfigError:

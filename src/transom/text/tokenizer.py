@@ -1,6 +1,6 @@
 """Converts text to token ids and back, with Hugging Face's `tokenizers`."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -147,9 +147,16 @@ class Tokenizer:
         """The text of any sequence of ids. `BadRequest` for an id that is not in the vocabulary."""
         return decode(_listed(ids), self._to_bytes(skip_special))
 
-    def detokenizer(self, *, skip_special: bool = True) -> Detokenizer:
-        """A detokenizer for one stream of ids. Its texts, joined, equal `decode`."""
-        return Detokenizer(self._to_bytes(skip_special))
+    def detokenizer(self, *, skip_special: bool = True, visible: Collection[str] = ()) -> Detokenizer:
+        """A detokenizer for one stream of ids. Its texts, joined, equal `decode`.
+
+        `visible`: literals of control tokens that appear in the text all the same.
+        """
+        shown = {token for literal in visible if (token := self.control.id_of(literal)) is not None}
+        to_bytes = self._to_bytes(skip_special)
+        if not shown:
+            return Detokenizer(to_bytes)
+        return Detokenizer(lambda token: self.piece_bytes(token) if token in shown else to_bytes(token))
 
     def piece(self, token: int) -> str:
         """The piece as the vocabulary spells it. `BadRequest` for an id that is not in the vocabulary."""

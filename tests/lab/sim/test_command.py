@@ -57,7 +57,7 @@ def test_a_saved_workload_plays_the_same_as_a_trace(tmp_path: Path) -> None:
         (["--requests", "0"], "--requests is 0"),
         (["--seed", "-1"], "--seed is -1"),
         (["--cost", "nowhere.json"], "nowhere.json: No such file or directory"),
-        (["--trace", "nowhere.jsonl"], "nowhere.jsonl: No such file or directory"),
+        (["--trace", "nowhere.jsonl"], "nowhere.jsonl: no such file or directory"),
         (["--kv-bytes", "1K"], "a KV budget of 1024 bytes cannot hold a request"),
         (["--workload", "w1", "--json", "/nowhere/x.json"], "/nowhere/x.json: No such file or directory"),
     ],

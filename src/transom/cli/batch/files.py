@@ -9,7 +9,7 @@ from pathlib import Path
 import msgspec
 
 from transom.errors import ConfigError
-from transom.json_text import JSON_ERRORS, JsonError, fields_of, object_of, read_lines
+from transom.json_text import JSON_ERRORS, JsonError, escape_separators, fields_of, object_of, read_lines
 
 ENDPOINTS = ("/v1/chat/completions", "/v1/completions")
 CUSTOM_ID_CHARACTERS_MAX = 512
@@ -95,7 +95,7 @@ class Answers:
             "response": response,
             "error": None,
         }
-        self._file.write(json.dumps(line, ensure_ascii=False).encode() + b"\n")
+        self._file.write(escape_separators(json.dumps(line, ensure_ascii=False).encode()) + b"\n")
         self._file.flush()
         self.answered.add(request.custom_id)
 
