@@ -234,6 +234,15 @@ class Limits:
         low=0.1,
         high=86_400,
     )
+    drain_seconds: float = limit(
+        0.0,
+        SHUTDOWN,
+        "seconds after Ctrl-C or SIGTERM in which `/ready` is 503 and requests are still taken",
+        "the port is closed",
+        flag="--drain-seconds",
+        low=0,
+        high=3600,
+    )
     finish_seconds: float = limit(
         5.0,
         SHUTDOWN,
