@@ -1,8 +1,10 @@
+# ruff: noqa: E501
 """Templates render as in transformers' environment, and no template computes without bound."""
 
 import json
 import tracemalloc
 from datetime import datetime
+from pathlib import Path
 from typing import Any
 
 import jinja2
@@ -10,9 +12,13 @@ import jinja2.sandbox
 import pytest
 from jinja2 import nodes
 from jinja2.ext import Extension, loopcontrols
+from tests.models.test_load_errors import rewritten
+from tests.tiny import write_tiny_gguf
 
-from transom.errors import ConfigError
+from transom.errors import BadRequest, ConfigError
+from transom.text import sandbox
 from transom.text.sandbox import STEPS_MIN, TEMPLATE_ERRORS, BoundedTemplate, Budget, TooMuchWorkError
+from transom.weights.tokenizer import load_text
 
 MESSAGES: list[dict[str, Any]] = [
     {"role": "system", "content": " You are <terse> & kind.\n"},
@@ -108,8 +114,8 @@ STYLES = {
 {% filter upper %}{{ messages[1].content }}{% endfilter %}{{ dict(a=1) | items | list }}{{ [1, 2] + [3] }}""",
     "for with a condition and else": """{% for m in messages if m.role == 'user' %}{{ loop.index }}{{ loop.last }}
 {{- loop.previtem.role if loop.previtem is defined }}{{ loop.cycle('a', 'b') }}{{ loop.changed(m.role) }}{% else %}none{% endfor %}
-{%- for x in [] %}{{ x }}{% else %}empty{% endfor %}{% call(x) twice('q') %}<{{ x }}>{% endcall %}
-{%- macro twice(a) %}{{ caller(a) }}{{ caller(a) }}{% endmacro %}""",
+{%- for x in [] %}{{ x }}{% else %}empty{% endfor %}
+{%- macro twice(a) %}{{ caller(a) }}{{ caller(a) }}{% endmacro %}{% call(x) twice('q') %}<{{ x }}>{% endcall %}""",
 }
 
 
@@ -195,7 +201,7 @@ ENDLESS = {
     "a product": "{{ 'x' * 999999999 }}",
     "a product, reversed": "{{ 999999999 * [1] }}",
     "products in turn": "{{ ('x' * 9999 * 999) * 999 }}",
-    "a power": "{{ 9 ** 9 ** 9 }}",
+    "a power": "{{ 9 ** (9 ** 9) }}",
     "a product of numbers": LARGE
     + "{% set ns.x = 9 %}{% for i in range(99) %}{% set ns.x = ns.x * ns.x %}{% endfor %}",
     "doubling": LARGE + "{% for i in range(60) %}{% set ns.x = ns.x + ns.x %}{% endfor %}",
@@ -211,8 +217,8 @@ ENDLESS = {
     + "{% for i in range(60) %}{% set ns.x = [ns.x, ns.x] %}{% endfor %}{{ ns.x }}",
     "lists of lists in JSON": LARGE
     + "{% for i in range(60) %}{% set ns.x = [ns.x, ns.x] %}{% endfor %}{% set y = ns.x|tojson %}",
-    "lists of lists compared": LARGE
-    + "{% for i in range(60) %}{% set ns.x = [ns.x, ns.x] %}{% endfor %}{{ ns.x == [1] }}",
+    "lists of lists compared": "{% set ns = namespace(x='a', y='a') %}{% for i in range(60) %}"
+    "{% set ns.x = [ns.x, ns.x] %}{% set ns.y = [ns.y, ns.y] %}{% endfor %}{{ ns.x == ns.y }}",
     "lists of lists as text": LARGE
     + "{% for i in range(60) %}{% set ns.x = [ns.x, ns.x] %}{% endfor %}{% set y = ns.x|string|length %}",
     "a search in a loop": "{% set s = 'x' * 9999999 %}{% for i in range(99999) %}{% if 'y' in s %}{% endif %}{% endfor %}",
@@ -242,7 +248,10 @@ ENDLESS = {
 
 
 @pytest.mark.parametrize("case", ENDLESS)
-def test_a_template_that_would_compute_for_ever_is_stopped_with_little_memory(case: str) -> None:
+def test_a_template_that_would_compute_for_ever_is_stopped_with_little_memory(
+    case: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sandbox, "STEPS_MIN", 50_000)  # traced memory makes everything slow
     template = BoundedTemplate(ENDLESS[case])
     tracemalloc.start()
     try:
@@ -296,9 +305,25 @@ def test_a_template_that_does_not_compile_is_told_in_one_line(source: str) -> No
 
 
 def test_a_longer_conversation_has_a_larger_budget() -> None:
-    source = "{% for i in range(99999) %}{{ messages[0].content }}{% endfor %}"
+    template = BoundedTemplate("{% for i in range(20000) %}{{ messages[0].content }}{% endfor %}")
+    given = {"messages": [{"content": "x" * 999}]}
     with pytest.raises(TooMuchWorkError):
-        BoundedTemplate(source).render({"messages": [{"content": "x" * 999}]}, 0)
-    BoundedTemplate(source).render({"messages": [{"content": "x" * 9}]}, 99999)
+        template.render(given, 0)
+    assert len(template.render(given, 2_000_000)) == 20_000 * 999
     with pytest.raises(TooMuchWorkError):
         Budget(3).charge(STEPS_MIN + 4)
+
+
+def test_a_model_whose_template_does_not_compile_is_told_at_the_start_and_completes_texts(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = rewritten(
+        write_tiny_gguf(tmp_path / "tiny.gguf"),
+        tmp_path / "odd.gguf",
+        lambda values, _: values.update({"tokenizer.chat_template": "{% for"}),
+    )
+    text = load_text(str(path))
+    assert "chat requests will be refused, completions are served: the chat template does not" in caplog.text
+    assert len(text.encode("abc"))
+    with pytest.raises(BadRequest, match="this model cannot chat: the chat template does not compile"):
+        text.encode_chat([{"role": "user", "content": "a"}])

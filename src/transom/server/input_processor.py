@@ -21,7 +21,7 @@ from transom.server.output_processor import Generation
 from transom.server.protocol import ChatRequest, CompletionRequest
 from transom.server.responses import ChatFormat, CompletionFormat, Contents, ResponseFormat
 from transom.server.sampling_params import SamplingParams, chat_params, completion_params, rendering_of
-from transom.server.tools import ToolChoices, chat_grammar, description_length, tool_use
+from transom.server.tools import ToolChoices, chat_grammar, tool_use
 from transom.text.model_text import Message, ModelText
 from transom.text.output import OutputRules, OutputText
 from transom.text.stops import StopStrings
@@ -68,8 +68,8 @@ class InputProcessor:
         definitions = () if use is None else use.definitions
         messages, rendering = _messages(request.messages), rendering_of(request)
         encode = partial(self.text.encode_chat, messages, rendering, tools=definitions)
-        length = sum(_length(message.content) for message in request.messages) + description_length(use)
-        tokens = await asyncio.to_thread(encode) if length > self.limits.loop_characters else encode()
+        # Also for a short conversation: the template decides how long its rendering takes.
+        tokens = await asyncio.to_thread(encode)
         choices = None if use is None else ToolChoices(use)
         format = ChatFormat(self.served_name, self.text.piece, self._contents(params, [tokens]), choices)
         return self._generation([tokens], params, format, "messages")
@@ -267,9 +267,3 @@ def _part(part: protocol.Part) -> dict[str, str]:
     text = part.refusal if part.type == "refusal" else part.text
     kind = "text" if part.type in (*TEXT_PARTS, "refusal") else part.type
     return {"type": kind} if text is None else {"type": kind, "text": text}
-
-
-def _length(content: str | Sequence[protocol.Part] | None) -> int:
-    if content is None or isinstance(content, str):
-        return len(content or "")
-    return sum(len(part.text or part.refusal or "") for part in content)

@@ -1,6 +1,5 @@
 """Tools of a chat request: their checks, the grammar of a forced call, and calls in the answer."""
 
-import json
 import re
 import secrets
 import string
@@ -188,8 +187,3 @@ class ToolChoices:
         length = self._use.form.id_characters
         prefix = "call_" if length > len("call_") + 8 else ""
         return prefix + "".join(secrets.choice(_ALPHANUMERIC) for _ in range(length))
-
-
-def description_length(use: ToolUse | None) -> int:
-    """Characters that the tools add to a prompt, nearly."""
-    return 0 if use is None else len(json.dumps(use.definitions))

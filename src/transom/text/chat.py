@@ -74,7 +74,7 @@ class ChatPrompt:
 
 
 class ChatTemplate:
-    """A compiled template. Rendering depends on its arguments; and on the date, if the template asks for it."""
+    """A compiled template. Rendering depends on its arguments, and on the date if the template asks."""
 
     __slots__ = ("_control", "_names", "_template", "tool_format")
 

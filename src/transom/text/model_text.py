@@ -1,5 +1,6 @@
 """The text side of a model, as the server uses it: tokenizer and chat template behind one interface."""
 
+import logging
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any, Protocol
 
@@ -9,6 +10,8 @@ from transom.text.detokenize import Detokenizer
 from transom.text.tokenizer import Tokenizer
 from transom.text.tools import GEMMA, ToolFormat
 from transom.values import Tokens
+
+log = logging.getLogger("transom.text")
 
 Message = Mapping[str, Any]
 """`role` and `content`; the content has not been checked yet."""
@@ -100,4 +103,5 @@ def _template(tokenizer: Tokenizer) -> ChatTemplate | ConfigError:
     try:
         return tokenizer.chat_template()
     except ConfigError as error:
+        log.warning("chat requests will be refused, completions are served: %s", error)
         return error

@@ -10,7 +10,7 @@ import json
 import re
 from collections.abc import Callable, Iterator, Mapping
 from datetime import datetime
-from typing import Any, NoReturn
+from typing import Any, NoReturn, cast
 
 import jinja2
 from jinja2 import meta, nodes
@@ -24,9 +24,11 @@ from transom.errors import ConfigError
 
 SOURCE_CHARACTERS_MAX = 1 << 20
 """Real templates stay below 20,000."""
-STEPS_MIN = 500_000
+STEPS_MIN = 300_000
 """Work of a short conversation, at most about half a second. Real templates need a few steps per message."""
 CHARACTERS_PER_STEP = 32
+CALL_STEPS = 5
+"""A macro takes as long as several iterations of a loop."""
 PRODUCT_MAX = 1 << 24
 """Most characters or elements that one operation may make of smaller ones."""
 NUMBER_BITS_MAX = 4096
@@ -102,8 +104,8 @@ _WIDTHS = frozenset(
 )
 """Filters, and methods of strings, whose numbers are widths or counts."""
 _SHALLOW = frozenset(
-    ("attr", "batch", "count", "d", "default", "first", "items", "last", "length", "list", "map")
-    + ("reject", "rejectattr", "reverse", "select", "selectattr", "slice")
+    {"attr", "batch", "count", "d", "default", "first", "items", "last", "length", "list", "map", "reject"}
+    | {"rejectattr", "reverse", "select", "selectattr", "slice"}
 )
 """Filters that do not read what the elements of a list hold."""
 _WIDE = re.compile(r"\d{6}|\*|:[^{}]*\{")
@@ -171,7 +173,7 @@ class _Environment(ImmutableSandboxedEnvironment):
 
     def call(__self, __context: Context, __obj: Any, *args: Any, **kwargs: Any) -> Any:
         budget = _budget(__context)
-        budget.charge(1)
+        budget.charge(CALL_STEPS)
         method = getattr(__obj, "__wrapped__", __obj)  # the sandbox wraps `format`
         owner = getattr(method, "__self__", None)
         if getattr(method, "__name__", "") == "changed":  # of a loop: compares
@@ -260,7 +262,7 @@ def _statement(body: nodes.Node) -> nodes.Node:
     return nodes.ExprStmt(charge, lineno=body.lineno)
 
 
-def _charged(node: nodes.Expr) -> nodes.Expr:
+def _charged(node: Any) -> nodes.Expr:
     return nodes.Filter(node, CHARGE, [], [], None, None, lineno=node.lineno)
 
 
@@ -308,7 +310,8 @@ def _environment() -> _Environment:
     # Random text, of any length.
     del environment.globals["lipsum"], environment.filters["random"]
     environment.filters = {name: _bounded(name, one) for name, one in environment.filters.items()}
-    environment.tests = {name: _bounded(name, one, is_test=True) for name, one in environment.tests.items()}
+    tests = cast(Mapping[str, Callable[..., Any]], environment.tests)
+    environment.tests = {name: _bounded(name, one, is_test=True) for name, one in tests.items()}
     environment.filters |= {CHARGE: _charge, MADE: _charge_made}
     return environment
 
