@@ -1,5 +1,6 @@
 """Tools of a chat request: their checks, the grammar of a forced call, and calls in the answer."""
 
+import json
 import re
 import secrets
 import string
@@ -56,7 +57,8 @@ def tool_use(request: ChatRequest, text: ModelText) -> ToolUse | None:
         tools,
         tuple(msgspec.to_builtins(one) for one in definitions),
         forced,
-        request.parallel_tool_calls is not False,
+        # One function that the client names is called once: clients such as instructor expect one call.
+        request.parallel_tool_calls is not False and not isinstance(request.tool_choice, NamedChoice),
     )
 
 
@@ -187,3 +189,8 @@ class ToolChoices:
         length = self._use.form.id_characters
         prefix = "call_" if length > len("call_") + 8 else ""
         return prefix + "".join(secrets.choice(_ALPHANUMERIC) for _ in range(length))
+
+
+def description_length(use: ToolUse | None) -> int:
+    """Characters that the tools add to a prompt, nearly."""
+    return 0 if use is None else len(json.dumps(use.definitions))

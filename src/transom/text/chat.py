@@ -6,8 +6,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from transom.errors import BadRequest
+from transom.text.budget import UNBOUNDED, StepsSpent, TextBudget
 from transom.text.control import ControlTokens, free_mark
-from transom.text.sandbox import TEMPLATE_ERRORS, BoundedTemplate, one_line
+from transom.text.sandbox import TEMPLATE_ERRORS, BoundedTemplate, TooMuchWorkError, one_line
 from transom.text.tools import ToolFormat, described, format_of
 
 Message = Mapping[str, Any]
@@ -91,8 +92,13 @@ class ChatTemplate:
         *,
         tools: Sequence[Mapping[str, Any]] | None = None,
         rendering: Rendering = ANSWER,
+        budget: TextBudget = UNBOUNDED,
+        of_token: int = 1,
     ) -> ChatPrompt:
-        """BadRequest if the template rejects the messages."""
+        """BadRequest if the template rejects the messages.
+
+        RequestTooLarge as soon as the text exceeds the budget; a token has at most `of_token` characters.
+        """
         normal = normalize(messages)
         if self.tool_format.is_described:
             normal, tools = described(normal, tools or ()), None
@@ -112,9 +118,10 @@ class ChatTemplate:
                 "add_generation_prompt": rendering.add_generation_prompt,
                 **self._names,
             }
-            text = self._template.render(variables, len(written))
+            text = self._template.render(variables, len(written), budget, of_token)
         except TEMPLATE_ERRORS as error:
-            raise BadRequest(
+            kind = StepsSpent if isinstance(error, TooMuchWorkError) else BadRequest
+            raise kind(
                 f"the chat template cannot render these messages: {one_line(error)}", param="messages"
             ) from error
         if rendering.continue_final:

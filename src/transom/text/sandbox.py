@@ -8,7 +8,7 @@ Constants are not folded, so a template computes nothing while it is compiled.
 
 import json
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from datetime import datetime
 from typing import Any, NoReturn, cast
 
@@ -21,11 +21,13 @@ from jinja2.sandbox import ImmutableSandboxedEnvironment
 from jinja2.visitor import NodeTransformer
 
 from transom.errors import ConfigError
+from transom.text.budget import UNBOUNDED, TextBudget
 
 SOURCE_CHARACTERS_MAX = 1 << 20
 """Real templates stay below 20,000."""
-STEPS_MIN = 300_000
-"""Work of a short conversation, at most about half a second. Real templates need a few steps per message."""
+STEPS_MAX = 300_000
+"""Work of a short conversation, about half a second. Real templates need a few steps per message."""
+STEPS_BETWEEN_LOOKS = 1000
 CHARACTERS_PER_STEP = 32
 CALL_STEPS = 5
 """A macro takes as long as several iterations of a loop."""
@@ -61,16 +63,21 @@ TEMPLATE_ERRORS = (
 class Budget:
     """Steps that a rendering may still take. Mutable."""
 
-    __slots__ = ("_left",)
+    __slots__ = ("_carry_on", "_left", "_next_look")
 
-    def __init__(self, characters: int) -> None:
-        """`characters` of the conversation: more of them may cause more work."""
-        self._left = STEPS_MIN + characters
+    def __init__(self, steps: int, carry_on: Callable[[], None] = lambda: None) -> None:
+        """`carry_on` is called now and then, and raises if the text is not wanted any more."""
+        self._left = steps
+        self._carry_on = carry_on
+        self._next_look = steps - STEPS_BETWEEN_LOOKS
 
     def charge(self, steps: int) -> None:
         self._left -= steps
         if self._left < 0:
             raise TooMuchWorkError("it takes too many steps, or makes too long a text")
+        if self._left < self._next_look:
+            self._next_look = self._left - STEPS_BETWEEN_LOOKS
+            self._carry_on()
 
     def read(self, value: object) -> None:
         """Charges what it costs to print, compare or copy a value, with all that it holds.
@@ -363,14 +370,25 @@ class BoundedTemplate:
             # Jinja as in Python's compiler.
             raise ConfigError(f"the chat template does not compile: {one_line(error)}") from error
 
-    def render(self, variables: Mapping[str, Any], characters: int) -> str:
-        """The text. `characters` is the size of the conversation. Raises one of `TEMPLATE_ERRORS`."""
-        return "".join(self._parts(Budget(characters), variables))
+    def render(
+        self,
+        variables: Mapping[str, Any],
+        characters: int,
+        bounds: TextBudget = UNBOUNDED,
+        of_token: int = 1,
+    ) -> str:
+        """The text. `characters` of the conversation: more of them may cause more work.
 
-    def _parts(self, budget: Budget, variables: Mapping[str, Any]) -> Iterator[str]:
+        Raises one of `TEMPLATE_ERRORS`; RequestTooLarge as soon as the text exceeds `bounds`.
+        """
+        budget = Budget(min(bounds.steps, STEPS_MAX) + characters, bounds.carry_on)
+        parts, length = [], 0
         for part in self._template.generate({**variables, BUDGET: budget}):
             budget.charge(1 + len(part) // CHARACTERS_PER_STEP)
-            yield part
+            length += len(part)
+            bounds.check_characters(length, of_token)
+            parts.append(part)
+        return "".join(parts)
 
 
 def one_line(error: BaseException) -> str:
