@@ -41,6 +41,7 @@ class ByteText:
 
     vocabulary = 258
     stop_ids = frozenset({END})
+    begin_and_end = (BEGIN, END)
 
     def encode(self, text: str, *, bos: bool = True) -> Tokens:
         return np.array([*([BEGIN] if bos else []), *text.encode()], dtype=np.int32)

@@ -20,6 +20,7 @@ from transom.engine.supervisor import Supervisor
 from transom.errors import BadRequest, EngineDied
 from transom.server import protocol
 from transom.server.admin import Admin
+from transom.server.doors import Doors
 from transom.server.errors import (
     Problem,
     Refused,
@@ -69,6 +70,7 @@ class Service:
             Route("/v1/models/{model:path}", self.model),
             Route("/health", self.health),
             Route("/metrics", self.metrics_text),
+            *Doors(self.processor, self._read_command).routes(),
             *Admin(self.engine, self.in_flight, self._read_command).routes(),
         ]
 

@@ -21,7 +21,7 @@ from transom.server.output_processor import Generation
 from transom.server.protocol import ChatRequest, CompletionRequest
 from transom.server.responses import ChatFormat, CompletionFormat, Contents, ResponseFormat
 from transom.server.sampling_params import SamplingParams, chat_params, completion_params, rendering_of
-from transom.server.tools import ToolChoices, chat_grammar, description_length, tool_use
+from transom.server.tools import ToolChoices, ToolUse, chat_grammar, description_length, tool_use
 from transom.text.model_text import Message, ModelText
 from transom.text.output import OutputRules, OutputText
 from transom.text.stops import StopStrings
@@ -44,7 +44,7 @@ class InputProcessor:
 
     async def completion(self, request: CompletionRequest) -> Generation:
         """Refused or BadRequest if the request cannot be served."""
-        self._check_model(request.model)
+        self.check_model(request.model)
         params = completion_params(request, self.text.vocabulary, self._word)
         if is_constrained(request):
             params = replace(params, grammar=await self._checked(partial(grammar_of, request)))
@@ -55,7 +55,7 @@ class InputProcessor:
 
     async def chat(self, request: ChatRequest) -> Generation:
         """Refused or BadRequest if the request cannot be served."""
-        self._check_model(request.model)
+        self.check_model(request.model)
         params = chat_params(request, self.text.vocabulary, self._word)
         use = tool_use(request, self.text)
         if is_constrained(request) or (use is not None and use.forced):
@@ -63,16 +63,23 @@ class InputProcessor:
             params = replace(params, grammar=grammar)
         if use is not None:
             params = replace(params, visible=use.visible)
-        definitions = () if use is None else use.definitions
-        messages, rendering = _messages(request.messages), rendering_of(request)
-        encode = partial(self.text.encode_chat, messages, rendering, tools=definitions)
-        length = sum(_length(message.content) for message in request.messages) + description_length(use)
-        tokens = await asyncio.to_thread(encode) if length > self.limits.loop_characters else encode()
+        tokens = await self._chat_tokens(request, use)
         choices = None if use is None else ToolChoices(use)
         format = ChatFormat(self.served_name, self.text.piece, _contents(params, [tokens]), choices)
         return self._generation([tokens], params, format, "messages")
 
-    def _check_model(self, name: str | None) -> None:
+    async def chat_tokens(self, request: ChatRequest) -> Tokens:
+        """The tokens of a conversation, up to where the answer goes on. Refused or BadRequest."""
+        return await self._chat_tokens(request, tool_use(request, self.text))
+
+    async def _chat_tokens(self, request: ChatRequest, use: ToolUse | None) -> Tokens:
+        definitions = () if use is None else use.definitions
+        messages, rendering = _messages(request.messages), rendering_of(request)
+        encode = partial(self.text.encode_chat, messages, rendering, tools=definitions)
+        length = sum(_length(message.content) for message in request.messages) + description_length(use)
+        return await asyncio.to_thread(encode) if length > self.limits.loop_characters else encode()
+
+    def check_model(self, name: str | None) -> None:
         if name and name not in (self.served_name, "default"):
             raise model_not_found(name, self.served_name)
 
@@ -85,19 +92,22 @@ class InputProcessor:
 
     async def _prompt(self, prompt: str | list[int], param: str, bos: bool) -> Tokens:
         if isinstance(prompt, list):
-            return self._token_ids(prompt, param)
-        if len(prompt) > self.limits.loop_characters:
-            tokens = await asyncio.to_thread(self.text.encode, prompt, bos=bos)
-        else:
-            tokens = self.text.encode(prompt, bos=bos)
+            return self.token_ids(prompt, param)
+        tokens = await self.encode(prompt, bos=bos)
         if not len(tokens):
             raise bad_request(f"{param} is empty", param)
         return tokens
 
+    async def encode(self, text: str, *, bos: bool) -> Tokens:
+        """BadRequest if it is not valid Unicode."""
+        if len(text) > self.limits.loop_characters:
+            return await asyncio.to_thread(self.text.encode, text, bos=bos)
+        return self.text.encode(text, bos=bos)
+
     def _word(self, word: str) -> Tokens:
         return self.text.encode(word, bos=False)
 
-    def _token_ids(self, ids: list[int], param: str) -> Tokens:
+    def token_ids(self, ids: list[int], param: str) -> Tokens:
         if not ids:
             raise bad_request(f"{param} is empty", param)
         # Checked as Python integers: they may be too large for int32.
