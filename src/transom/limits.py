@@ -215,7 +215,10 @@ class Limits:
         120.0,
         SHUTDOWN,
         "seconds of an engine without a finished step",
-        "`/health` answers 503",
+        "the engine is replaced, and requests in flight continue in the next one; `/health` answers 503",
+        flag="--hang-seconds",
+        low=0.1,
+        high=86_400,
     )
     finish_seconds: float = limit(
         5.0,

@@ -226,6 +226,27 @@ def test_a_rule_out_of_range_is_named(llm: LLM, options: dict[str, Any], param: 
     assert caught.value.param == param
 
 
+# ---------------------------------------------------------------- conversations
+
+
+def test_a_chat_is_a_completion_of_the_rendered_messages(llm: LLM, monkeypatch: pytest.MonkeyPatch) -> None:
+    turns = [{"role": "user", "content": "the"}, {"role": "assistant", "content": "an"}]
+    with pytest.raises(BadRequest, match="cannot chat"):
+        llm.chat(turns)
+    turn, end = "{{ m.content }}{{ sep }}", "{% if add_generation_prompt %}!{% endif %}"
+    source = f"{{% for m in messages %}}{turn}{{% endfor %}}{end}"
+    template = llm.tokenizer.chat_template(source)
+    monkeypatch.setattr(llm._text, "_template", template)
+    options: Any = {"max_tokens": 6, **SAMPLED}
+
+    def equal(completion: Completion, prompt: str) -> bool:
+        return content(completion) == content(llm.generate(prompt, **options)[0])
+
+    assert equal(llm.chat(turns, **options), "thean!")
+    assert equal(llm.chat(turns, chat_template_kwargs={"sep": " "}, **options), "the an !")
+    assert equal(llm.chat(turns, continue_final_message=True, **options), "thean")
+
+
 # ---------------------------------------------------------------- stop strings
 
 

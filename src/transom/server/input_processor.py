@@ -39,6 +39,8 @@ class InputProcessor:
     limits: Limits = LIMITS
     ids: Iterator[int] = field(default_factory=lambda: itertools.count(1))
     """Ids of engine requests. A new engine continues the sequence, so an id is never reused."""
+    weights: Callable[[], str] = str
+    """Identity of the weights that serve now."""
     checking: ThreadPoolExecutor = field(default_factory=lambda: ThreadPoolExecutor(1, "grammar"))
     """Checks grammars, one after the other."""
 
@@ -50,7 +52,7 @@ class InputProcessor:
             params = replace(params, grammar=await self._checked(partial(grammar_of, request)))
         bos = request.add_special_tokens is not False
         prompts = [await self._prompt(prompt, param, bos) for prompt, param in _prompts(request.prompt)]
-        format = CompletionFormat(self.served_name, self.text.piece, _contents(params, prompts))
+        format = CompletionFormat(self.served_name, self.text.piece, self._contents(params, prompts))
         return self._generation(prompts, params, format, "prompt")
 
     async def chat(self, request: ChatRequest) -> Generation:
@@ -65,7 +67,7 @@ class InputProcessor:
             params = replace(params, visible=use.visible)
         tokens = await self._chat_tokens(request, use)
         choices = None if use is None else ToolChoices(use)
-        format = ChatFormat(self.served_name, self.text.piece, _contents(params, [tokens]), choices)
+        format = ChatFormat(self.served_name, self.text.piece, self._contents(params, [tokens]), choices)
         return self._generation([tokens], params, format, "messages")
 
     async def chat_tokens(self, request: ChatRequest) -> Tokens:
@@ -78,6 +80,18 @@ class InputProcessor:
         encode = partial(self.text.encode_chat, messages, rendering, tools=definitions)
         length = sum(_length(message.content) for message in request.messages) + description_length(use)
         return await asyncio.to_thread(encode) if length > self.limits.loop_characters else encode()
+
+    def _contents(self, params: SamplingParams, prompts: Sequence[Tokens]) -> Contents:
+        ids = [tokens.tolist() for tokens in prompts] if params.token_ids else None
+        return Contents(
+            null_usage=params.streaming is not None and params.streaming.usage_at_end,
+            logprobs=params.logprobs,
+            names_are_ids=params.names_are_ids,
+            outputs=params.outputs,
+            prompts=ids,
+            prompt_top=params.prompt_top,
+            weights=self.weights,
+        )
 
     def check_model(self, name: str | None) -> None:
         if name and name not in (self.served_name, "default"):
@@ -202,18 +216,6 @@ class InputProcessor:
             grammar=params.grammar,
             rules=params.rules,
         )
-
-
-def _contents(params: SamplingParams, prompts: Sequence[Tokens]) -> Contents:
-    ids = [tokens.tolist() for tokens in prompts] if params.token_ids else None
-    return Contents(
-        null_usage=params.streaming is not None and params.streaming.usage_at_end,
-        logprobs=params.logprobs,
-        names_are_ids=params.names_are_ids,
-        outputs=params.outputs,
-        prompts=ids,
-        prompt_top=params.prompt_top,
-    )
 
 
 def _prompts(prompt: str | list[str | int | list[int]]) -> list[tuple[str | list[int], str]]:

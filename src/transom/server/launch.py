@@ -64,7 +64,12 @@ def serve_model(
         if log_config.format == "text":
             banner.show(ready, name, address, len(server.api_keys))
 
-    launch = ServerLaunch(server, EngineLaunch(engine, log_config), name, lambda: load_text(engine.model))
+    launch = ServerLaunch(
+        server,
+        EngineLaunch(engine, log_config, hang_seconds=server.limits.stalled_seconds),
+        name,
+        lambda: load_text(engine.model),
+    )
     serve(launch, listener, announce)
 
 
@@ -179,6 +184,7 @@ async def serve_async(launch: ServerLaunch, listener: Listener, announce: Announ
 
 def _service(launch: ServerLaunch, engine: Supervisor, text: ModelText) -> Service:
     processor = InputProcessor(text, launch.served_name, engine.ready.context, launch.server.limits)
+    processor = replace(processor, weights=lambda: engine.weights_version)
     server = launch.server
     bounds = Bounds.of(server.limits, engine.ready.max_running_requests, len(server.api_keys))
     metrics = Metrics(launch.served_name, engine)

@@ -63,6 +63,7 @@ class Contents:
     outputs        choices of each prompt
     prompts        the tokens of the prompts, for the first choice of each; all choices then have their own
     prompt_top     the most probable tokens listed for each token of the prompt, if any is reported
+    weights        identity of the weights that serve now; empty if they were not read from a file
     """
 
     null_usage: bool = False
@@ -71,6 +72,7 @@ class Contents:
     outputs: int = 1
     prompts: Sequence[Sequence[int]] | None = None
     prompt_top: int | None = None
+    weights: Callable[[], str] = str
 
 
 class ResponseFormat(Protocol):
@@ -115,7 +117,7 @@ def error_event(problem: Problem) -> bytes:
 class _Frame:
     """The fields that all chunks of one response share, encoded."""
 
-    def __init__(self, kind: str, model: str, prefix: str, *, null_usage: bool) -> None:
+    def __init__(self, kind: str, model: str, prefix: str, contents: Contents) -> None:
         fields = {
             "id": f"{prefix}-{secrets.token_hex(12)}",
             "object": kind,
@@ -126,7 +128,8 @@ class _Frame:
         # The object's closing brace is cut off, so that `choices` can follow.
         self._head = b"data: " + _json(fields)[:-1] + b',"choices":['
         # OpenAI's clients expect `"usage": null` in every chunk if usage follows at the end.
-        self._tail = b',"usage":null}\n\n' if null_usage else b"}\n\n"
+        self._tail = b',"usage":null}\n\n' if contents.null_usage else b"}\n\n"
+        self._weights = contents.weights
 
     def chunk(self, choice: bytes, usage: UsageBody | None, more: bytes = b"") -> bytes:
         """`more`: further fields of the chunk, encoded, each behind a comma."""
@@ -135,10 +138,20 @@ class _Frame:
             return b"%b%b]%b%b" % (self._head, choice, more, self._tail)
         return b'%b%b]%b,"usage":%b}\n\n' % (self._head, choice, more, _json(usage))
 
+    def last(self, choice: bytes, usage: UsageBody | None) -> bytes:
+        """The last chunk of an output."""
+        return self.chunk(choice, usage, _more(self._version()))
+
     def whole(
         self, kind: str, choices: list[dict[str, object]], usage: UsageBody, more: dict[str, object]
     ) -> bytes:
-        return _json({**self.fields, "object": kind, "choices": choices, "usage": usage, **more})
+        fields = {**self.fields, "object": kind, "choices": choices, "usage": usage}
+        return _json({**fields, **self._version(), **more})
+
+    def _version(self) -> dict[str, object]:
+        """Read at the end: the weights that computed the last token."""
+        version = self._weights()
+        return {"weights_version": version} if version else {}
 
 
 def _text(piece: bytes) -> str:
@@ -219,7 +232,7 @@ class CompletionFormat:
     """`text_completion`, for whole responses and chunks alike."""
 
     def __init__(self, model: str, piece: Piece, contents: Contents) -> None:
-        self._frame = _Frame("text_completion", model, "cmpl", null_usage=contents.null_usage)
+        self._frame = _Frame("text_completion", model, "cmpl", contents)
         self._tokens = _Tokens(piece, contents)
         self._with_logprobs = contents.logprobs
 
@@ -239,7 +252,7 @@ class CompletionFormat:
 
     def ending(self, index: int, finish: FinishReason, usage: UsageBody | None, stop: Stop = None) -> bytes:
         choice = b'{"index":%d,"text":"","logprobs":null,%b'
-        return self._frame.chunk(choice % (index, _json(_finish(finish, stop))[1:]), usage)
+        return self._frame.last(choice % (index, _json(_finish(finish, stop))[1:]), usage)
 
     def usage(self, usage: UsageBody) -> bytes:
         return self._frame.chunk(b"", usage)
@@ -304,7 +317,7 @@ class ChatFormat:
     def __init__(
         self, model: str, piece: Piece, contents: Contents, tools: ToolChoices | None = None
     ) -> None:
-        self._frame = _Frame("chat.completion.chunk", model, "chatcmpl", null_usage=contents.null_usage)
+        self._frame = _Frame("chat.completion.chunk", model, "chatcmpl", contents)
         self._tools = tools
         self._piece = piece
         self._tokens = _Tokens(piece, contents)
@@ -331,7 +344,7 @@ class ChatFormat:
     def ending(self, index: int, finish: FinishReason, usage: UsageBody | None, stop: Stop = None) -> bytes:
         last = {} if self._tools is None else self._tools.delta(index, "", final=True)
         end = _CHAT_END % (index, _json(last), _json(self._finish(index, finish, stop))[1:])
-        return self._frame.chunk(end, usage)
+        return self._frame.last(end, usage)
 
     def _finish(self, index: int, reason: FinishReason | None, stop: Stop) -> dict[str, Stop]:
         called = self._tools is not None and self._tools.has_called(index)

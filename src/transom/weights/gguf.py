@@ -75,6 +75,8 @@ class GgufTensor:
     type: TensorType
     shape: tuple[int, ...]
     data: NDArray[np.uint8]
+    start: int = 0
+    """Where `data` starts in the file."""
 
     def error(self, problem: str) -> ModelFileError:
         return ModelFileError(f"{self.file}: tensor {shown(self.name)}: {problem}")
@@ -394,7 +396,7 @@ def _view(cursor: _Cursor, info: _Info, data_start: int) -> GgufTensor:
     if start + count > cursor.size:
         raise cursor.error(f"needs bytes {start} to {start + count}, the file has {cursor.size}")
     data = np.frombuffer(cursor.buffer, np.uint8, count, start)
-    return GgufTensor(cursor.file, info.name, info.type, info.shape, data)
+    return GgufTensor(cursor.file, info.name, info.type, info.shape, data, start)
 
 
 # For error messages: names of types that Transom does not support.
