@@ -54,7 +54,7 @@ def test_a_flush_forgets_cached_prefixes(http: httpx.Client) -> None:
     assert cached() > 0
     assert http.post("/flush_cache").status_code == 200
     assert cached() == 0
-    assert http.get("/flush_cache").status_code == 200
+    assert http.post("/flush_cache").status_code == 200
     assert cached() == 0
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import httpx
 import pytest
 from tests.over_http import DEADLINE_SECONDS, is_alive, samples, until
-from tests.server.raw import connected, post, read_all, read_until, stalled
+from tests.server.raw import POST, connected, post, read_all, read_until, stalled
 from tests.server.toy import Running, running_server
 from tests.serving import descendants
 
@@ -39,7 +39,7 @@ def test_a_disconnect_aborts_the_request(toy: Running, http: httpx.Client, strea
 def test_a_disconnect_in_the_middle_of_a_body_is_harmless(toy: Running, http: httpx.Client) -> None:
     host, port = toy.url.removeprefix("http://").split(":")
     with socket.create_connection((host, int(port))) as connection:
-        connection.sendall(b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Length: 100\r\n\r\n{")
+        connection.sendall(POST + b"Content-Length: 100\r\n\r\n{")
     assert http.post("/v1/completions", json={"prompt": "x"}).status_code == 200
 
 

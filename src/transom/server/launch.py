@@ -26,6 +26,7 @@ from transom.limits import Limits
 from transom.logs import fields
 from transom.server import banner, systemd
 from transom.server.app import Service, build_app
+from transom.server.callers import KeyRing
 from transom.server.connections import Connection, connections_max
 from transom.server.input_processor import InputProcessor
 from transom.server.listening import Address, Listener
@@ -62,7 +63,7 @@ def serve_model(
 
     def announce(ready: wire.Ready, address: Address) -> None:
         if log_config.format == "text":
-            banner.show(ready, name, address, len(server.api_keys))
+            banner.show(ready, name, address, needs_key=server.requires_key)
 
     launch = ServerLaunch(
         server,
@@ -157,7 +158,10 @@ def serve(launch: ServerLaunch, listener: Listener, announce: Announce) -> None:
 
 
 async def serve_async(launch: ServerLaunch, listener: Listener, announce: Announce) -> Shutdown:
-    reloads = [] if listener.certificates is None else [listener.certificates.reload]
+    keys = KeyRing(launch.server, is_local=listener.address.is_local)
+    reloads = [keys.reload] if launch.server.api_key_file is not None else []
+    if listener.certificates is not None:
+        reloads.append(listener.certificates.reload)
     with stop_signals() as signals, reload_at_hangup(reloads), listener.open():
         loading = asyncio.ensure_future(asyncio.to_thread(launch.load_text))
         try:
@@ -169,12 +173,14 @@ async def serve_async(launch: ServerLaunch, listener: Listener, announce: Announ
         if engine is None:
             return signals.shutdown()
         try:
-            service = _service(launch, engine, await loading)
+            service = _service(launch, engine, await loading, keys)
             limits = replace(launch.server.limits, connections=connections_max(launch.server.limits))
-            app = Peers(RootPath(build_app(service), launch.server.root_path), launch.server.trusted_proxies)
+            app = build_app(service, checks_host=listener.address.is_loopback)
+            app = Peers(RootPath(app, launch.server.root_path), launch.server.trusted_proxies)
             config = uvicorn_config(app, limits)
             config.ssl_context_factory = listener.certificates
             http = HttpServer(config, engine, signals, limits)
+            _warn_if_open(service, listener.address)
             record = start_record(launch, service, replace(launch.server, limits=limits), listener.address)
             await _serve_http(http, listener, announce, record)
         finally:
@@ -182,13 +188,13 @@ async def serve_async(launch: ServerLaunch, listener: Listener, announce: Announ
         return signals.shutdown()
 
 
-def _service(launch: ServerLaunch, engine: Supervisor, text: ModelText) -> Service:
+def _service(launch: ServerLaunch, engine: Supervisor, text: ModelText, keys: KeyRing) -> Service:
     processor = InputProcessor(text, launch.served_name, engine.ready.context, launch.server.limits)
     processor = replace(processor, weights=lambda: engine.weights_version)
     server = launch.server
-    bounds = Bounds.of(server.limits, engine.ready.max_running_requests, len(server.api_keys))
+    bounds = Bounds.of(server.limits, engine.ready.max_running_requests, len(keys.names))
     metrics = Metrics(launch.served_name, engine)
-    return Service(engine, processor, metrics, server, QueueBounds(bounds))
+    return Service(engine, processor, metrics, server, keys, QueueBounds(bounds))
 
 
 async def _start_engine(launch: EngineLaunch, signals: StopSignals) -> Supervisor | None:
@@ -203,6 +209,17 @@ async def _start_engine(launch: EngineLaunch, signals: StopSignals) -> Superviso
     with contextlib.suppress(asyncio.CancelledError):
         await starting
     return None
+
+
+def _warn_if_open(service: Service, address: Address) -> None:
+    if address.is_local or service.config.requires_key:
+        return
+    log.warning(
+        "NO KEY IS NEEDED at %s: every machine that can connect may use %s; set --api-key-file or --api-key, "
+        "or listen on 127.0.0.1",
+        address,
+        ", ".join(service.open_endpoints()),
+    )
 
 
 def start_record(
@@ -223,7 +240,7 @@ def start_record(
         tls=server.ssl_certfile is not None,
         root_path=server.root_path or None,
         trusted_proxies=server.trusted_proxies,
-        keys=len(server.api_keys),
+        keys=sorted(service.keys.names),
         open_endpoints=service.open_endpoints(),
         limits=asdict(server.limits),
     )
