@@ -42,8 +42,10 @@ def test_the_ids_of_a_conversation_are_those_that_a_chat_computes(http: httpx.Cl
     assert tokenized(http, messages=messages, add_generation_prompt=False)["tokens"] == [BEGIN, *b"u:hello!"]
 
 
-def test_a_text_of_any_length_up_to_the_body_s_is_tokenized(http: httpx.Client) -> None:
-    assert tokenized(http, prompt="a" * 50_000)["count"] == 50_001
+def test_a_text_that_exceeds_the_context_is_refused_like_a_prompt(http: httpx.Client) -> None:
+    assert tokenized(http, prompt="a" * (CONTEXT - 1))["count"] == CONTEXT
+    error = refused(http.post("/tokenize", json={"prompt": "a" * 50_000}))
+    assert (error["param"], error["code"]) == ("prompt", "context_length_exceeded")
 
 
 @pytest.mark.parametrize(("skip", "begin"), [(None, f"<{BEGIN}>"), (False, f"<{BEGIN}>"), (True, "")])

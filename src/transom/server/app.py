@@ -1,7 +1,7 @@
 """The ASGI application: routes and error handlers."""
 
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
@@ -32,7 +32,7 @@ from transom.server.errors import (
 )
 from transom.server.fields import IGNORED, IgnoredFields
 from transom.server.gate import behind_gate
-from transom.server.generation import GenerationResponse, InFlight
+from transom.server.generation import Disconnected, GenerationResponse, InFlight, unless_disconnected
 from transom.server.input_processor import InputProcessor
 from transom.server.metrics import Metrics
 from transom.server.middleware import OPEN_PATHS, ApiKeys, RequestIds
@@ -128,7 +128,7 @@ class Service:
         self,
         request: Request,
         reader: protocol.Reader[AnyRequest],
-        process: Callable[[AnyRequest], Awaitable[Generation]],
+        process: Callable[[AnyRequest], Coroutine[Any, Any, Generation]],
     ) -> GenerationResponse:
         """The response to a completion or chat request. Refused or BadRequest if it cannot be served."""
         try:
@@ -138,7 +138,7 @@ class Service:
             # A full queue is told before any work on the prompt; then with its real size.
             self.queue.check(caller.key, Load(outputs=1))
             _set_default_timeout(body, request)
-            generation = await process(body)
+            generation = await unless_disconnected(request.receive, process(body))
             generation = replace(
                 generation,
                 requests=tuple(map(caller.claim, generation.requests)),
@@ -146,6 +146,8 @@ class Service:
                 cached_unit=self.engine.ready.page_size if caller.shares_prefixes else 1,
             )
             self.queue.check(caller.key, generation.load)
+        except Disconnected as error:
+            raise ClientDisconnect from error
         except (Refused, BadRequest) as error:
             # Later errors are logged by RequestLog; this request does not reach it.
             log_refusal(request.scope, problem_of(error))

@@ -6,6 +6,7 @@ import logging
 import math
 import signal
 import socket
+import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from enum import Enum
@@ -33,6 +34,7 @@ from transom.server.listening import Address, Listener
 from transom.server.metrics import Metrics
 from transom.server.middleware import Peers, RootPath
 from transom.server.queue_bounds import Bounds, QueueBounds
+from transom.server.text_pool import TextPool
 from transom.text.model_text import ModelText
 from transom.weights.builtin import builtin_model
 from transom.weights.tokenizer import load_text
@@ -189,7 +191,8 @@ async def serve_async(launch: ServerLaunch, listener: Listener, announce: Announ
 
 
 def _service(launch: ServerLaunch, engine: Supervisor, text: ModelText, keys: KeyRing) -> Service:
-    processor = InputProcessor(text, launch.served_name, engine.ready.context, launch.server.limits)
+    limits = launch.server.limits
+    processor = InputProcessor(text, launch.served_name, engine.ready.context, limits, TextPool(limits))
     processor = replace(processor, weights=lambda: engine.weights_version)
     server = launch.server
     bounds = Bounds.of(server.limits, engine.ready.max_running_requests, len(keys.names))
@@ -310,7 +313,7 @@ class HttpServer(uvicorn.Server):
 
     async def on_tick(self, counter: int) -> bool:
         """Called by uvicorn ten times a second."""
-        now = asyncio.get_running_loop().time()
+        now = time.monotonic()
         for connection in tuple(self.server_state.connections):
             assert isinstance(connection, Connection), connection
             connection.look(now)
