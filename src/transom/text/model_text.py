@@ -4,6 +4,7 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import Any, Protocol
 
 from transom.errors import BadRequest, ConfigError
+from transom.text.budget import UNBOUNDED, TextBudget
 from transom.text.chat import ANSWER, ChatTemplate, Rendering
 from transom.text.detokenize import Detokenizer
 from transom.text.tokenizer import Tokenizer
@@ -27,16 +28,25 @@ class ModelText(Protocol):
         """Tokens with which the model ends an output."""
         ...
 
-    def encode(self, text: str, *, bos: bool = True) -> Tokens:
-        """With the begin token if `bos` and the model needs it. BadRequest if it is not valid Unicode."""
+    def encode(self, text: str, *, bos: bool = True, budget: TextBudget = UNBOUNDED) -> Tokens:
+        """With the begin token if `bos` and the model needs it. BadRequest if it is not valid Unicode.
+
+        RequestTooLarge as soon as it is known that the text exceeds the budget.
+        """
         ...
 
     def encode_chat(
-        self, messages: Sequence[Message], rendering: Rendering = ANSWER, *, tools: Sequence[Message] = ()
+        self,
+        messages: Sequence[Message],
+        rendering: Rendering = ANSWER,
+        *,
+        tools: Sequence[Message] = (),
+        budget: TextBudget = UNBOUNDED,
     ) -> Tokens:
         """A conversation up to where the answer goes on. BadRequest if the template rejects it.
 
-        `tools` are descriptions of functions, as OpenAI's API has them.
+        `tools` are descriptions of functions, as OpenAI's API has them. RequestTooLarge as soon as it is
+        known that the conversation exceeds the budget.
         """
         ...
 
@@ -71,8 +81,8 @@ class FileText:
         self.vocabulary = tokenizer.vocab_size
         self.stop_ids = tokenizer.stop_ids
 
-    def encode(self, text: str, *, bos: bool = True) -> Tokens:
-        return self._tokenizer.encode(text, bos=bos)
+    def encode(self, text: str, *, bos: bool = True, budget: TextBudget = UNBOUNDED) -> Tokens:
+        return self._tokenizer.encode(text, bos=bos, budget=budget)
 
     @property
     def tool_format(self) -> ToolFormat:
@@ -82,11 +92,23 @@ class FileText:
         return self._tokenizer.control.id_of(literal)
 
     def encode_chat(
-        self, messages: Sequence[Message], rendering: Rendering = ANSWER, *, tools: Sequence[Message] = ()
+        self,
+        messages: Sequence[Message],
+        rendering: Rendering = ANSWER,
+        *,
+        tools: Sequence[Message] = (),
+        budget: TextBudget = UNBOUNDED,
     ) -> Tokens:
         if isinstance(self._template, ConfigError):
             raise BadRequest(f"this model cannot chat: {self._template}", param="messages")
-        return self._tokenizer.encode_chat(self._template.render(messages, tools=tools, rendering=rendering))
+        prompt = self._template.render(
+            messages,
+            tools=tools,
+            rendering=rendering,
+            budget=budget,
+            of_token=self._tokenizer.characters_of_token,
+        )
+        return self._tokenizer.encode_chat(prompt, budget)
 
     def piece(self, token: int) -> bytes:
         return self._tokenizer.piece_bytes(token)
