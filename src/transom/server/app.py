@@ -59,6 +59,8 @@ class Service:
     config: ServerConfig
     keys: KeyRing
     queue: QueueBounds = field(default_factory=QueueBounds)
+    is_stopping: Callable[[], bool] = bool
+    """Whether the server has been asked to stop."""
     in_flight: InFlight = field(default_factory=InFlight)
     ignored: IgnoredFields = field(default_factory=IgnoredFields)
     created: int = field(default_factory=lambda: int(time.time()))
@@ -108,7 +110,8 @@ class Service:
 
     async def readiness(self, request: Request) -> Response:
         """200 if a request that is sent now would be computed now: not while paused, draining or starting."""
-        return _status(self._trouble() or self.engine.client.hold_up)
+        leaving = "the server is shutting down" if self.is_stopping() else None
+        return _status(leaving or self._trouble() or self.engine.client.hold_up)
 
     def _trouble(self) -> str | None:
         if self.engine.trouble is not None:
