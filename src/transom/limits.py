@@ -99,6 +99,9 @@ class Limits:
     schema_depth: int = limit(64, GRAMMARS, "levels of nested objects and lists in a schema", NAMED)
     # Compiling takes time that grows with their square: 0.3 seconds for a thousand optional ones.
     schema_properties: int = limit(1000, GRAMMARS, "properties in a whole schema", NAMED)
+    repetitions: int = limit(
+        10_000, GRAMMARS, "parts of an expression after counted repetitions are written out", NAMED
+    )
     choices: int = limit(1000, GRAMMARS, "texts of a choice", NAMED)
     # A state takes 1 to 2 kB; ordinary grammars need some hundreds.
     lexer_states: int = limit(
@@ -240,6 +243,15 @@ class Limits:
         flag="--hang-seconds",
         low=0.1,
         high=86_400,
+    )
+    drain_seconds: float = limit(
+        0.0,
+        SHUTDOWN,
+        "seconds after Ctrl-C or SIGTERM in which `/ready` is 503 and requests are still taken",
+        "the port is closed",
+        flag="--drain-seconds",
+        low=0,
+        high=3600,
     )
     finish_seconds: float = limit(
         5.0,

@@ -20,6 +20,7 @@ from transom.errors import BadRequest, EngineDied
 from transom.server import protocol
 from transom.server.admin import Admin
 from transom.server.callers import KeyRing, caller_of
+from transom.server.doors import Doors
 from transom.server.errors import (
     Problem,
     Refused,
@@ -58,6 +59,8 @@ class Service:
     config: ServerConfig
     keys: KeyRing
     queue: QueueBounds = field(default_factory=QueueBounds)
+    is_stopping: Callable[[], bool] = bool
+    """Whether the server has been asked to stop."""
     in_flight: InFlight = field(default_factory=InFlight)
     ignored: IgnoredFields = field(default_factory=IgnoredFields)
     created: int = field(default_factory=lambda: int(time.time()))
@@ -72,6 +75,7 @@ class Service:
             Route("/health", self.health),
             Route("/ready", self.readiness),
             Route("/metrics", self.metrics_text),
+            *Doors(self.processor, self._read_command).routes(),
             *self._admin().routes(),
         ]
 
@@ -106,7 +110,8 @@ class Service:
 
     async def readiness(self, request: Request) -> Response:
         """200 if a request that is sent now would be computed now: not while paused, draining or starting."""
-        return _status(self._trouble() or self.engine.client.hold_up)
+        leaving = "the server is shutting down" if self.is_stopping() else None
+        return _status(leaving or self._trouble() or self.engine.client.hold_up)
 
     def _trouble(self) -> str | None:
         if self.engine.trouble is not None:

@@ -176,6 +176,7 @@ async def serve_async(launch: ServerLaunch, listener: Listener, announce: Announ
             return signals.shutdown()
         try:
             service = _service(launch, engine, await loading, keys)
+            service = replace(service, is_stopping=signals.graceful.is_set)
             limits = replace(launch.server.limits, connections=connections_max(launch.server.limits))
             app = build_app(service, checks_host=listener.address.is_loopback)
             app = Peers(RootPath(app, launch.server.root_path), launch.server.trusted_proxies)
@@ -261,6 +262,13 @@ async def _serve_http(
     systemd.notify(systemd.READY)
     living = asyncio.ensure_future(systemd.stay_alive(systemd.watchdog_seconds()))
     done, _ = await asyncio.wait((serving, stopping, failing), return_when=asyncio.FIRST_COMPLETED)
+    if stopping in done:
+        # /ready is 503 by now. Requests are still taken, until balancers have noticed or a second signal.
+        second = asyncio.ensure_future(http.signals.immediate.wait())
+        done, _ = await asyncio.wait(
+            (serving, second, failing), timeout=http.drain_seconds, return_when=asyncio.FIRST_COMPLETED
+        )
+        second.cancel()
     stopping.cancel()
     failing.cancel()
     systemd.notify(systemd.STOPPING)
@@ -281,6 +289,7 @@ class HttpServer(uvicorn.Server):
         self.engine = engine
         self.signals = signals
         self._limits = limits
+        self.drain_seconds = limits.drain_seconds
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:

@@ -31,6 +31,11 @@ class ModelText(Protocol):
         """Tokens with which the model ends an output."""
         ...
 
+    @property
+    def begin_and_end(self) -> tuple[int | None, int | None]:
+        """The begin token and the end token of a text, where the model has them."""
+        ...
+
     def encode(self, text: str, *, bos: bool = True, budget: TextBudget = UNBOUNDED) -> Tokens:
         """With the begin token if `bos` and the model needs it. BadRequest if it is not valid Unicode.
 
@@ -83,6 +88,7 @@ class FileText:
         self._template = _template(tokenizer)
         self.vocabulary = tokenizer.vocab_size
         self.stop_ids = tokenizer.stop_ids
+        self.begin_and_end = (tokenizer.bos, tokenizer.eos)
 
     def encode(self, text: str, *, bos: bool = True, budget: TextBudget = UNBOUNDED) -> Tokens:
         return self._tokenizer.encode(text, bos=bos, budget=budget)
