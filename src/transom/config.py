@@ -18,6 +18,8 @@ DEFAULT_ADDRESS = ("127.0.0.1", 8000)
 
 _BYTES = re.compile(r"(\d+(?:\.\d+)?)\s*([kmgt]?)(?:i?b)?", re.IGNORECASE)
 _ROOT_PATH = re.compile(r"(/[A-Za-z0-9_~-][A-Za-z0-9._~-]*)+")
+_HOST = re.compile(r"[a-z0-9_]([a-z0-9._-]*[a-z0-9_])?|[0-9a-f]*:[0-9a-f]*:[0-9a-f:.]*")
+_ORIGIN = re.compile(r"[a-z][a-z0-9+.-]*://[a-z0-9._:\[\]-]+")
 _UNITS = {"": 0, "k": 10, "m": 20, "g": 30, "t": 40}
 
 
@@ -111,7 +113,21 @@ class ServerConfig:
     """Addresses and networks of proxies whose X-Forwarded-For is believed; `unix`: a Unix socket's peers."""
     served_model_name: str | None = None
     api_keys: tuple[str, ...] = field(default=(), repr=False)
-    """Each request must carry one of them. Empty: no authentication."""
+    """Each request must carry one of them. Empty, and no file: no authentication."""
+    api_key_file: str | None = None
+    """A TOML file of named keys, see `server/callers.py`."""
+    admin_api_key: str | None = field(default=None, repr=False)
+    """The key for commands."""
+    allow_commands: bool = False
+    """Whether every client may command, on any address."""
+    weights_dir: str | None = None
+    """The folder whose files may replace the weights; None: weights cannot be updated over HTTP."""
+    share_prefixes: bool = False
+    """Whether a key finds the cached prefixes of other keys."""
+    allowed_hosts: tuple[str, ...] = ()
+    """Names under which the server answers, beside those of loopback, in lower case."""
+    cors_origins: tuple[str, ...] = ()
+    """Sites whose pages may send requests, such as `https://chat.example`; `*`: all."""
     limits: Limits = LIMITS
 
     def __post_init__(self) -> None:
@@ -132,13 +148,36 @@ class ServerConfig:
         for proxy in self.trusted_proxies:
             _require_network("--trusted-proxy", proxy)
         for key in self.api_keys:
-            if not key.isascii() or not key.isprintable() or not key.strip() or key != key.strip():
+            check_key(key, "an API key (--api-key, TRANSOM_API_KEY)")
+        if self.admin_api_key is not None:
+            check_key(self.admin_api_key, "--admin-api-key, TRANSOM_ADMIN_API_KEY")
+        for name in self.allowed_hosts:
+            if not _HOST.fullmatch(name):
                 raise ConfigError(
-                    "an API key (--api-key, TRANSOM_API_KEY) must be printable ASCII, not empty, "
-                    "and must not begin or end with a space"
+                    f"--allowed-host is {name!r}; it must be a name or an address in lower case, without "
+                    "scheme and port, such as llm.example"
+                )
+        for origin in self.cors_origins:
+            if origin != "*" and not _ORIGIN.fullmatch(origin):
+                raise ConfigError(
+                    f"--cors-origin is {origin!r}; it must be * or a scheme and a host in lower case, "
+                    "without a path, such as https://chat.example"
                 )
         if self.served_model_name == "":
             raise ConfigError("--served-model-name must not be empty")
+
+    @property
+    def requires_key(self) -> bool:
+        """Whether a request without a key is refused. A server with nothing but an admin key is open."""
+        return bool(self.api_keys) or self.api_key_file is not None
+
+
+def check_key(key: str, where: str) -> None:
+    """ConfigError if no header could carry the key, or if it is empty. The message does not repeat it."""
+    if not key.isascii() or not key.isprintable() or not key.strip() or key != key.strip():
+        raise ConfigError(
+            f"{where} must be printable ASCII, not empty, and must not begin or end with a space"
+        )
 
 
 def cores_available() -> int:

@@ -6,6 +6,7 @@ bound. Here each of these is an error, because another program would read anothe
 
 import json
 import re
+from codecs import BOM_UTF8
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -190,6 +191,8 @@ def read_lines(path: Path) -> Iterator[tuple[int, bytes]]:
     try:
         with path.open("rb") as file:
             for number, line in enumerate(file, 1):
+                # Editors on Windows begin a file with a byte order mark.
+                line = line.removeprefix(BOM_UTF8) if number == 1 else line
                 if line.strip():
                     yield number, line
     except OSError as error:

@@ -27,7 +27,10 @@ from transom.engine.engine import Engine, load_engine
 from transom.errors import BadRequest, TransomError
 from transom.kv.explain import Explanation
 from transom.sampling import SamplingOptions, check_range, output_seeds, sampling_arguments
+from transom.text.chat import Rendering
+from transom.text.grammar import GRAMMAR_OPTIONS, one_grammar
 from transom.text.logit_rules import logit_rules
+from transom.text.model_text import FileText, Message
 from transom.text.output import OutputRules, OutputText
 from transom.text.stops import StopStrings
 from transom.text.tokenizer import Tokenizer
@@ -72,6 +75,14 @@ class Options(SamplingOptions, total=False):
     """Texts whose tokens the output does not contain, at its start or behind a space."""
     ignore_eos: bool
     """Continue past the tokens with which the model ends an output."""
+    json_schema: Mapping[str, Any]
+    """The output is JSON that is valid under this schema. At most one of this and the next three."""
+    regex: str
+    """The output matches this expression as a whole, in the syntax of Rust's regex."""
+    choice: Sequence[str]
+    """The output is one of these texts."""
+    ebnf: str
+    """The output is a text of this grammar, in GBNF or in Lark."""
 
 
 MAX_TOKENS_MAX = 1 << 31
@@ -150,6 +161,8 @@ class LLM:
         self.context = ready.context
         """Prompt and output together have at most this many tokens."""
         self.tokenizer: Tokenizer = load_tokenizer(model)
+        self._text: FileText | None = None
+        """Has the compiled chat template, once there was a chat."""
         self._ids = itertools.count(1)
         self._inboxes: dict[RequestId, deque[Event]] = {}
         """Events of each open output that have not been processed yet."""
@@ -181,6 +194,25 @@ class LLM:
         outputs = self._outputs(_listed(prompts), options)
         self._complete(outputs)
         return [_completion(output.text) for output in outputs]
+
+    def chat(
+        self,
+        messages: Sequence[Message],
+        *,
+        continue_final_message: bool = False,
+        chat_template_kwargs: Mapping[str, Any] | None = None,
+        **options: Unpack[Options],
+    ) -> Completion:
+        """The assistant's next message in a conversation, by the model's chat template.
+
+        Each message has a `role` and a `content`. With `continue_final_message`, the completion goes on with
+        the last message. `chat_template_kwargs` are variables of the template. Raises BadRequest.
+        """
+        if self._text is None:
+            self._text = FileText(self.tokenizer)
+        rendering = Rendering(not continue_final_message, continue_final_message, chat_template_kwargs or {})
+        (completion,) = self.generate(self._text.encode_chat(messages, rendering), **options)
+        return completion
 
     def stream(self, prompt: Prompt, **options: Unpack[Options]) -> Generator[Piece, None, None]:
         """Pieces as tokens are sampled. Closing the generator ends the request. Raises BadRequest."""
@@ -222,7 +254,9 @@ class LLM:
     def _output(self, prompt: Prompt, options: Options, sampling: Sampling) -> "_Output":
         stop = options.get("stop", ())
         rules = logit_rules(options, self.tokenizer.vocab_size, partial(self.tokenizer.encode, bos=False))
-        own_ends = frozenset[int]() if options.get("ignore_eos") else self.tokenizer.stop_ids
+        grammar = one_grammar({name: options.get(name) for name in GRAMMAR_OPTIONS})
+        endless = options.get("ignore_eos") and not grammar
+        own_ends = frozenset[int]() if endless else self.tokenizer.stop_ids
         stop_ids = own_ends | frozenset(self._stop_ids(options.get("stop_token_ids", ())))
         request = Request(
             id=RequestId(next(self._ids)),
@@ -231,6 +265,7 @@ class LLM:
             stop_ids=stop_ids,
             sampling=sampling,
             rules=rules,
+            grammar=grammar,
         )
         text_rules = OutputRules(
             detokenizer=partial(

@@ -118,20 +118,30 @@ class StepWork:
             assert wanted is None or span.start <= wanted.start < wanted.end <= span.end, span
 
 
+class SpanFailure(NamedTuple):
+    """Why the outputs of a span end. With a `code` the request is refused; without one the model failed."""
+
+    message: str
+    code: str | None = None
+
+
+NOT_FINITE = SpanFailure("the model computed logits that are not finite, so no token can follow")
+
+
 @dataclass(frozen=True, slots=True)
 class StepResult:
     """The tokens of one step, and the seconds that it took. All tuples are in the order of the step's spans.
 
     `sampled` has one token per span, None where the span does not sample. `siblings` and `prompt_logprobs`
     have a tuple per span; either may be empty as a whole if no span asked for it. `failures` says why outputs
-    of a span cannot go on, by the span's number; their tokens do not count.
+    of a span cannot go on, by the span's number; their tokens and prompt logprobs do not count.
     """
 
     sampled: tuple[SampledToken | None, ...]
     seconds: float = 0.0
     siblings: tuple[tuple[SampledToken, ...], ...] = ()
     prompt_logprobs: tuple[tuple[SampledToken, ...], ...] = ()
-    failures: Mapping[int, str] = field(default_factory=dict)
+    failures: Mapping[int, SpanFailure] = field(default_factory=dict)
 
 
 class Runner(Protocol):

@@ -126,9 +126,9 @@ class Request:
     """A validated, tokenized request: the same object from the server's input processor to the scheduler.
 
     `wire` sends it as it is, so a new field needs no change there. Requests with different `salt` share no
-    cached prefix. `tenant` is the unit of fair scheduling. `deadline` is in seconds of the clock that
-    iterations are given; between processes that is the monotonic clock, which both read alike. `siblings` are
-    further outputs from one computation of the prompt; each has events of its own.
+    cached prefix. `tenant` is the unit of fair scheduling. `deadline` is in
+    seconds of the clock that iterations are given; between processes that is the monotonic clock, which both
+    read alike. `siblings` are further outputs from one computation of the prompt; each has events of its own.
 
     `outputs` are tokens that another engine has already sampled for this request. The first token event is
     the token after them, with the bits that it would have had there. They count towards `max_tokens` and in

@@ -188,6 +188,9 @@ class Counters(msgspec.Struct, array_like=True):
     steps: Annotated[int, Metric("num_steps", "Forward passes of the model")] = 0
     spans: Annotated[int, Metric("num_spans", "Spans of requests in all steps")] = 0
     failed_steps: Annotated[int, Metric("num_failed_steps", "Steps whose computation raised")] = 0
+    invalid_logits: Annotated[
+        int, Metric("num_invalid_logits", "Outputs ended because their logits were not finite")
+    ] = 0
     deferred_spans: Annotated[
         int, Metric("num_deferred_spans", "Planned spans left out of their step for lack of pages")
     ] = 0

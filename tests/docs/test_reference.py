@@ -17,6 +17,7 @@ from transom.cli import settings
 from transom.config import ServerConfig
 from transom.server import protocol
 from transom.server.app import Service
+from transom.server.callers import KeyRing
 from transom.server.fields import GROUPS
 from transom.server.metrics import Metrics
 
@@ -176,7 +177,7 @@ ABSENT: Any = None
 
 
 def service() -> Service:
-    return Service(ABSENT, ABSENT, ABSENT, ServerConfig())
+    return Service(ABSENT, ABSENT, ABSENT, ServerConfig(), KeyRing(ServerConfig(), is_local=True))
 
 
 def test_the_page_lists_exactly_the_endpoints_of_the_server() -> None:

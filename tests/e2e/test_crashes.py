@@ -121,7 +121,8 @@ def cold(http: httpx.Client, asked: Sequence[Json]) -> list[Answer]:
 def test_kills_under_load_change_no_answer(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     weights = [write_tiny_gguf(tmp_path / f"{seed}.gguf", seed) for seed in range(2)]
     pauses, asked, rng = Pauses(), bodies(), random.Random(2)
-    with serving(*FLAGS, model=weights[0]) as server, server.client() as http:
+    folder = ("--weights-dir", str(tmp_path))
+    with serving(*FLAGS, *folder, model=weights[0]) as server, server.client() as http:
         expected = []
         for path in reversed(weights):
             update(http, path)

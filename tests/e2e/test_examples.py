@@ -43,6 +43,11 @@ def test_the_chat_example_streams_from_a_server() -> None:
         assert run("chat.py", f"{server.url}/v1").endswith(" tokens\n")
 
 
+def test_the_tools_example_calls_a_function() -> None:
+    with serving() as server:
+        assert run("tools.py", f"{server.url}/v1").startswith("temperature of the ")
+
+
 def test_the_batch_example_is_answered(tmp_path: Path) -> None:
     done = transom("run-batch", str(EXAMPLES / "batch.jsonl"), str(tmp_path / "out.jsonl"))
     assert done.returncode == 0, done

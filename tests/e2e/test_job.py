@@ -259,8 +259,20 @@ def test_the_openai_package_raises_its_own_errors(openai: OpenAI) -> None:
 @pytest.mark.parametrize(
     ("send", "status"),
     [
-        (lambda http: http.post("/v1/completions", content=b"{"), 400),
-        (lambda http: http.post("/v1/completions", content=b'{"prompt": "\xff\xfe"}'), 400),
+        (
+            lambda http: http.post(
+                "/v1/completions", content=b"{", headers={"content-type": "application/json"}
+            ),
+            400,
+        ),
+        (
+            lambda http: http.post(
+                "/v1/completions",
+                content=b'{"prompt": "\xff\xfe"}',
+                headers={"content-type": "application/json"},
+            ),
+            400,
+        ),
         (lambda http: http.post("/v1/completions", json={"prompt": {"no": 1}}), 400),
         (lambda http: http.post("/v1/completions", json={"prompt": [1, 262_144]}), 400),
         (lambda http: http.post("/v1/completions", json={"prompt": "x", "max_tokens": "many"}), 400),

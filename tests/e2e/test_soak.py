@@ -48,7 +48,12 @@ def send_wrong_requests(http: httpx.Client) -> None:
     for body in WRONG_BODIES:
         answer = http.post("/v1/completions", json=body)
         assert answer.status_code in (400, 404), answer.text
-    assert http.post("/v1/completions", content=b'{"prompt": ').status_code == 400
+    assert (
+        http.post(
+            "/v1/completions", content=b'{"prompt": ', headers={"content-type": "application/json"}
+        ).status_code
+        == 400
+    )
 
 
 @pytest.mark.slow

@@ -105,8 +105,8 @@ class FakeSteps:
                 case wire.Drain(number):
                     self.drain = number
                 case wire.UpdateWeights(number, source, mode):
-                    if source == "missing":
-                        error = BadRequest("there is no file missing", param="model_path")
+                    if source == "missing" or source.endswith("other.gguf"):
+                        error = BadRequest(f"{source} is not of the model that is served", param="model_path")
                         done.append(WeightsRefused(number, error))
                     else:
                         self.updates.append(f"{mode} {source}")

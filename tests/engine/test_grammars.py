@@ -23,13 +23,12 @@ from tests.tiny import EOS, vocabulary, write_tiny_gguf
 
 from transom.config import EngineConfig
 from transom.engine.engine import Engine
-from transom.engine.masks import GRAMMARS_KEPT, Masks
+from transom.engine.masks import GRAMMAR_FAILED, GRAMMARS_KEPT, Masks, mask_of
 from transom.models.load import load_model
 from transom.models.spec import Model
 from transom.ops.backend import choose_ops
 from transom.ops.protocol import Ops
 from transom.ops.reference import ReferenceOps
-from transom.sched.results import GRAMMAR_FAILED
 from transom.steps import Constraint, SpanWork, StepWork
 from transom.text.detokenize import decode
 from transom.text.grammar import NO_WHITESPACE, choice_grammar, regex_grammar, schema_grammar
@@ -73,8 +72,9 @@ GRAMMARS = (
     regex_grammar(r"[0-9]{3}-(the|a)+", "regex"),
     choice_grammar(["the", "them", "a cat", "ä"], "choice"),
 )
-LONG = regex_grammar("(the|an?|in|[0-9]| ){50,90}", "regex")
-SCHEDULES = 6
+LONG = regex_grammar("(the|an?|in|[0-9]| ){60,110}", "regex")
+RULES = LogitRules(repetition=1.3, min_tokens=5, biased=np.array([40], np.int32), bias=(9.0,))
+SCHEDULES = 4
 LONGEST = 120
 
 
@@ -211,7 +211,7 @@ def play_and_compare(model: Model, words: Vocabulary, seed: int) -> int:
     engine, runner = build(model, ops, config(rng, (1, 16, 64)[seed % 3]))
     engine.allow_grammars(lambda: words)
     requests = [
-        constrained(rng, request, words) for request in random_requests(rng, 6, len(vocabulary()), LONGEST)
+        constrained(rng, request, words) for request in random_requests(rng, 8, len(vocabulary()), LONGEST)
     ]
     played = play(engine, runner, random_arrivals(rng, requests))
     assert_equal_to_cold(ops, model, requests, played, runner)
@@ -230,7 +230,8 @@ def constrained(rng: random.Random, request: Request, words: Vocabulary) -> Requ
     ]
     return replace(
         request,
-        grammar=rng.choice(["", LONG, LONG, *GRAMMARS]),
+        grammar=rng.choice(["", LONG, LONG, LONG, *GRAMMARS]),
+        rules=rng.choice([None, RULES]),
         stop_ids=words.stop_ids,
         siblings=tuple(siblings),
     )
@@ -292,9 +293,22 @@ def banned(masks: Masks, request: RequestId, grammar: str, outputs: Sequence[int
     span = SpanWork(request, 0, 0, np.zeros(1, np.int32), Sampling(), constraint=constraint)
     begun = masks.begin(StepWork((span,), ()))
     assert begun is not None
-    (found,), failures = begun.result()
-    assert found is not None and not failures, failures
-    return found
+    masks_of_step = begun.result()
+    assert not masks_of_step.failures
+    logits = np.zeros((1, masks._width), np.float32)
+    masks_of_step.apply(logits)
+    return logits[0] == -np.inf
+
+
+@pytest.mark.parametrize("share", [0.0, 0.001, 0.3, 0.5, 0.7, 0.999, 1.0])
+@pytest.mark.parametrize("width", [1, 31, 32, 33, 1000])
+def test_a_mask_bans_exactly_the_tokens_without_a_bit(share: float, width: int) -> None:
+    allowed = np.random.default_rng(width).random(width) < share
+    padded = np.zeros((width + 31) // 32 * 32, np.bool_)
+    padded[:width] = allowed
+    row = np.arange(width, dtype=np.float32)
+    mask_of(np.packbits(padded, bitorder="little"), width).apply(row)
+    np.testing.assert_array_equal(row, np.where(allowed, np.arange(width), -np.inf))
 
 
 # ---------------------------------------------------------------- waiting for grammars, and failures

@@ -97,9 +97,11 @@ def test_rules_equal_a_loop_over_the_vocabulary(
 ) -> None:
     output = RuledOutput(rules, np.array(prompt + outputs, np.int32), len(prompt), stop_ids)
     row = np.array(logits, np.float32)
-    expected = np.array(changed(row, output), np.float32)
-    apply_rules(row, output)
+    before, expected = row.tobytes(), np.array(changed(row, output), np.float32)
+    after = apply_rules(row, output)
     assert row.tobytes() == expected.tobytes()
+    after.undo()
+    assert row.tobytes() == before
 
 
 def test_a_row_that_is_not_finite_stays_so() -> None:

@@ -7,11 +7,13 @@ import numpy as np
 import pytest
 from tests.models.test_load_errors import Change, rewritten
 from tests.tiny import write_tiny_gguf
+from tests.tiny_llama import write_tiny_llama
 
 from transom.config import EngineConfig
 from transom.engine import reload
 from transom.engine.engine import load_engine
 from transom.errors import BadRequest
+from transom.weights.gguf import read_gguf
 
 
 def test_a_file_that_is_truncated_while_it_is_read_is_refused_and_the_engine_lives(
@@ -51,6 +53,30 @@ def test_a_loaded_copy_outlives_its_file(tmp_path: Path) -> None:
     os.truncate(other, 0)
     weights = engine.model.weights
     assert repr(weights)  # reads the small arrays; a mapping of the file would end this process with SIGBUS
+
+
+def test_a_check_reads_vectors_that_lie_behind_the_header(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Llama 3's rope factors may be the last tensor of a file of gigabytes."""
+    model = write_tiny_llama(tmp_path / "tiny.gguf", rope_freqs=True)
+    file = read_gguf(model)
+    header = min(tensor.start for tensor in file.tensors.values())
+    assert file.tensors["rope_freqs.weight"].start > header > 0
+    _, engine = load_engine(EngineConfig(model=str(model), max_total_tokens=1000, threads=1))
+    monkeypatch.setattr(reload, "HEADER_BYTES", header)
+    engine.disk.check(str(model))
+    with pytest.raises(BadRequest, match="is not of the model that is served"):
+        engine.disk.check(str(rewritten_factors(model, tmp_path / "other.gguf")))
+
+
+def rewritten_factors(source: Path, path: Path) -> Path:
+    file = read_gguf(source)
+    data = bytearray(source.read_bytes())
+    start = file.tensors["rope_freqs.weight"].start
+    data[start : start + 4] = np.float32(3).tobytes()
+    path.write_bytes(data)
+    return path
 
 
 UNUSABLE: dict[str, tuple[Change, str]] = {

@@ -3,6 +3,7 @@
 import dataclasses
 import gc
 import itertools
+import json
 import signal
 import weakref
 from collections.abc import Iterator
@@ -223,6 +224,27 @@ def test_a_rule_out_of_range_is_named(llm: LLM, options: dict[str, Any], param: 
     with pytest.raises(BadRequest) as caught:
         llm.generate("the", **options)
     assert caught.value.param == param
+
+
+# ---------------------------------------------------------------- conversations
+
+
+def test_a_chat_is_a_completion_of_the_rendered_messages(llm: LLM, monkeypatch: pytest.MonkeyPatch) -> None:
+    turns = [{"role": "user", "content": "the"}, {"role": "assistant", "content": "an"}]
+    with pytest.raises(BadRequest, match="cannot chat"):
+        llm.chat(turns)
+    turn, end = "{{ m.content }}{{ sep }}", "{% if add_generation_prompt %}!{% endif %}"
+    source = f"{{% for m in messages %}}{turn}{{% endfor %}}{end}"
+    template = llm.tokenizer.chat_template(source)
+    monkeypatch.setattr(llm._text, "_template", template)
+    options: Any = {"max_tokens": 6, **SAMPLED}
+
+    def equal(completion: Completion, prompt: str) -> bool:
+        return content(completion) == content(llm.generate(prompt, **options)[0])
+
+    assert equal(llm.chat(turns, **options), "thean!")
+    assert equal(llm.chat(turns, chat_template_kwargs={"sep": " "}, **options), "the an !")
+    assert equal(llm.chat(turns, continue_final_message=True, **options), "thean")
 
 
 # ---------------------------------------------------------------- stop strings
@@ -554,3 +576,20 @@ def test_an_interrupted_step_ends_the_streams_it_computed_for_and_no_later_ones(
     with pytest.raises(TransomError, match="its step was interrupted"):
         list(second)
     assert llm.generate(PROMPTS[0], max_tokens=6, ignore_eos=True)[0].token_ids == whole.token_ids
+
+
+def test_outputs_fit_a_schema_an_expression_a_choice_or_a_grammar(llm: LLM) -> None:
+    schema = {"type": "object", "properties": {"a": {"enum": [1, "x"]}}, "required": ["a"]}
+    schema["additionalProperties"] = False
+    options: Any = {"max_tokens": 400, "temperature": 1.0, "seed": 1, "ignore_eos": True}
+    for text in llm.generate(PROMPTS[:3], json_schema=schema, **options):
+        assert json.loads(text.text)["a"] in (1, "x")
+        assert text.finish_reason is FinishReason.STOP
+    assert llm.generate("the", regex="[0-9]{4}", **options)[0].text.isdigit()
+    assert llm.generate("the", choice=["yes", "no"], **options)[0].text in ("yes", "no")
+    assert llm.generate("the", ebnf='root ::= "a" "b"', **options)[0].text == "ab"
+    with pytest.raises(BadRequest, match="both constrain"):
+        llm.generate("the", regex="a", choice=["a"])
+    with pytest.raises(BadRequest) as refused:
+        llm.generate("the", json_schema={"type": "x"})
+    assert refused.value.param == "json_schema"

@@ -129,7 +129,6 @@ CASES: dict[str, tuple[Change, str]] = {
     "shard": (key("split.count", 2), "split.count': the file is one of 2 shards"),
     "adapter": (key("general.type", "adapter"), "general.type': 'adapter' is not supported"),
     "fewer blocks": (tensor("blk.6.attn_norm.weight", 64), "block_count': is "),
-    "ten rows too many": (rows(10), "tokens': has "),
     "five rows too few": (rows(-5), "tokens': has "),
     "a NaN in a norm": (
         spoilt("blk.1.ffn_norm.weight", 7),

@@ -7,6 +7,9 @@ from contextlib import contextmanager
 
 from tests.over_http import DEADLINE_SECONDS
 
+POST = b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+"""The head of a request for a completion, up to its length."""
+
 
 def connected(url: str) -> socket.socket:
     host, port = url.removeprefix("http://").split(":")
@@ -16,8 +19,7 @@ def connected(url: str) -> socket.socket:
 def post(connection: socket.socket, **body: object) -> None:
     """Ask for a completion."""
     content = json.dumps(body).encode()
-    head = f"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Length: {len(content)}\r\n\r\n"
-    connection.sendall(head.encode() + content)
+    connection.sendall(POST + b"Content-Length: %d\r\n\r\n%s" % (len(content), content))
 
 
 @contextmanager

@@ -1,8 +1,10 @@
 """Commands over HTTP, several outputs, echoed and scored prompts, timeouts: over the fake engine."""
 
+import os
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -53,7 +55,12 @@ def test_an_aborted_request_ends_with_its_output_so_far(alone: httpx.Client, bod
 
 def test_aborting_an_unknown_request_reports_zero(alone: httpx.Client) -> None:
     assert refused(alone.post("/abort_request", json={}))["param"] == "rid"
-    assert refused(alone.post("/abort_request", content=b"{"))["code"] == "invalid_json"
+    assert (
+        refused(alone.post("/abort_request", content=b"{", headers={"content-type": "application/json"}))[
+            "code"
+        ]
+        == "invalid_json"
+    )
 
 
 @pytest.mark.parametrize("body", [None, {"mode": "in_place"}, {"mode": "retract"}])
@@ -77,13 +84,40 @@ def test_an_unknown_mode_is_refused(alone: httpx.Client) -> None:
         assert error["param"] == "mode"
 
 
-def test_weights_are_updated_or_the_error_has_the_reason(alone: httpx.Client) -> None:
-    for fields in ({}, {"mode": "retract"}, {"abort_all_requests": True}):
-        answer = alone.post("/update_weights_from_disk", json={"model_path": "new.gguf", **fields})
-        assert answer.json()["success"] is True
-    error = refused(alone.post("/update_weights_from_disk", json={"model_path": "missing"}))
-    assert (error["param"], error["message"]) == ("model_path", "there is no file missing")
-    assert refused(alone.post("/update_weights_from_disk"))["param"] == "model_path"
+def test_weights_are_those_of_a_file_in_the_folder_and_every_refusal_reads_the_same(tmp_path: Path) -> None:
+    folder, outside, log = tmp_path / "weights", tmp_path / "outside.gguf", tmp_path / "log"
+    folder.mkdir()
+    for file in (folder / "new.gguf", folder / "other.gguf", outside):
+        file.write_bytes(b"GGUF")
+    (folder / "link.gguf").symlink_to("new.gguf")
+    (folder / "out.gguf").symlink_to(outside)
+    (folder / "loop.gguf").symlink_to("loop.gguf")
+    (folder / "folder.gguf").mkdir()
+    os.mkfifo(folder / "pipe.gguf")
+    bad = ["other.gguf", "missing.gguf", "out.gguf", "loop.gguf", "folder.gguf", "pipe.gguf", ""]
+    bad += ["../outside.gguf", str(outside), "/etc/passwd", "/dev/zero"]
+    bad += ["x" * 300, "x/" * 3000, "nul\0", "\x1b[2J"]
+    with (
+        running_server(flags=("--weights-dir", str(folder)), log=log) as server,
+        httpx.Client(base_url=server.url, timeout=DEADLINE_SECONDS) as http,
+    ):
+
+        def update(path: str, **fields: Any) -> httpx.Response:
+            return http.post("/update_weights_from_disk", json={"model_path": path, **fields})
+
+        for fields in ({}, {"mode": "retract"}, {"abort_all_requests": True}):
+            for path in ("new.gguf", "./link.gguf", str(folder / "new.gguf")):
+                assert update(path, **fields).json()["success"] is True
+        errors = [refused(update(path)) for path in bad]
+        assert errors[0]["param"] == "model_path" and all(error == errors[0] for error in errors)
+        assert refused(http.post("/update_weights_from_disk"))["param"] == "model_path"
+    assert "not of the model that is served" in log.read_text()
+
+
+def test_without_a_folder_no_weights_are_loaded(alone: httpx.Client) -> None:
+    for path in ("new.gguf", "/etc/passwd"):
+        error = refused(alone.post("/update_weights_from_disk", json={"model_path": path}))
+        assert "--weights-dir" in error["message"]
 
 
 # ---------------------------------------------------------------- several outputs

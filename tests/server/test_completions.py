@@ -54,7 +54,7 @@ def test_a_flush_forgets_cached_prefixes(http: httpx.Client) -> None:
     assert cached() > 0
     assert http.post("/flush_cache").status_code == 200
     assert cached() == 0
-    assert http.get("/flush_cache").status_code == 200
+    assert http.post("/flush_cache").status_code == 200
     assert cached() == 0
 
 
@@ -153,7 +153,13 @@ def test_an_output_cut_inside_a_character_shows_it_once_at_the_end(http: httpx.C
 
 def test_a_stop_string_across_tokens_never_leaks(http: httpx.Client) -> None:
     answer = complete(http, "ABCDEFGH", max_tokens=50, stop="DEFG")
-    assert answer["choices"][0] == {"index": 0, "text": "ABC", "logprobs": None, "finish_reason": "stop"}
+    assert answer["choices"][0] == {
+        "index": 0,
+        "text": "ABC",
+        "logprobs": None,
+        "finish_reason": "stop",
+        "stop_reason": "DEFG",
+    }
     assert answer["usage"]["completion_tokens"] == 7
     chunks = events(http, "/v1/completions", {"prompt": "ABCDEFGH", "max_tokens": 50, "stop": ["X", "DEFG"]})
     assert streamed_text(chunks) == "ABC"
@@ -168,6 +174,21 @@ def test_a_text_may_contain_what_ended_it(http: httpx.Client, name: str) -> None
     assert streamed_text(events(http, "/v1/completions", {"prompt": "ABCDEFGH", **fields})) == "ABCDEFG"
     by_id = complete(http, "abc", max_tokens=9, stop_token_ids=[ord("c")], **{name: True})
     assert by_id["choices"][0]["text"] == "abc"
+
+
+def test_an_answer_tells_which_stop_ended_it(http: httpx.Client) -> None:
+    def reasons(**fields: Any) -> list[Any]:
+        (plain,) = complete(http, [*b"abc", 257], max_tokens=9, **fields)["choices"]
+        body = {"prompt": [*b"abc", 257], "max_tokens": 9, **fields}
+        ends = [choice for chunk in events(http, "/v1/completions", body) for choice in chunk["choices"]]
+        assert plain.get("stop_reason") == ends[-1].get("stop_reason")
+        return [plain["finish_reason"], plain.get("stop_reason")]
+
+    assert reasons(stop=["x", "bc"]) == ["stop", "bc"]
+    assert reasons(stop_token_ids=[98]) == ["stop", 98]
+    assert reasons() == ["stop", None], "the model's own end"
+    assert reasons(stop_token_ids=[257]) == ["stop", 257]
+    assert reasons(ignore_eos=True) == ["length", None]
 
 
 def test_stop_strings_are_not_looked_for_before_min_tokens(http: httpx.Client) -> None:

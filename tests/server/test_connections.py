@@ -10,12 +10,12 @@ from contextlib import ExitStack
 import httpx
 import pytest
 from tests.over_http import DEADLINE_SECONDS, complete, is_alive, samples, until
-from tests.server.raw import connected, post, read_until
+from tests.server.raw import POST, connected, post, read_until
 from tests.server.toy import Running, running_server
 
 from transom.limits import LIMITS
 
-GET = b"GET /health HTTP/1.1\r\nHost: x\r\n"
+GET = b"GET /health HTTP/1.1\r\nHost: localhost\r\n"
 
 
 @pytest.fixture(scope="module")
@@ -97,7 +97,10 @@ def test_more_headers_than_allowed_are_a_431(toy: Running) -> None:
     [
         (b"", b"the headers"),
         (GET, b"the headers"),
-        (b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Length: 100\r\n\r\n{", b"the body"),
+        (
+            POST + b"Content-Length: 100\r\n\r\n{",
+            b"the body",
+        ),
     ],
     ids=["nothing", "half a head", "half a body"],
 )
@@ -137,7 +140,7 @@ def test_a_client_that_pipelines_and_leaves_is_noticed(toy: Running, http: httpx
         until(lambda: samples(http)["transom:num_running_reqs"] == 1)
         try:
             connection.settimeout(0.2)
-            connection.sendall(b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Length: 200000\r\n\r\n")
+            connection.sendall(POST + b"Content-Length: 200000\r\n\r\n")
             connection.sendall(b" " * 200_000)
         except TimeoutError:
             pass  # the server has stopped reading
@@ -145,7 +148,7 @@ def test_a_client_that_pipelines_and_leaves_is_noticed(toy: Running, http: httpx
 
 
 def test_pipelined_requests_are_answered_in_order_up_to_a_limit(toy: Running) -> None:
-    one = b"GET /v1/models/%d HTTP/1.1\r\nHost: x\r\n\r\n"
+    one = b"GET /v1/models/%d HTTP/1.1\r\nHost: localhost\r\n\r\n"
     with connected(toy.url) as connection:
         connection.sendall(
             b"".join(one % n for n in range(LIMITS.pipelined)) + GET + b"Connection: close\r\n\r\n"
@@ -176,7 +179,7 @@ def test_pipelined_requests_are_answered_in_order_up_to_a_limit(toy: Running) ->
 )
 def test_only_plain_codings_of_a_body_are_accepted(toy: Running, header: bytes, status: int) -> None:
     body = json.dumps({"prompt": "a", "max_tokens": 1}).encode()
-    head = b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nConnection: close\r\n" + header + b"\r\n\r\n"
+    head = POST + b"Connection: close\r\n" + header + b"\r\n\r\n"
     assert status_of(toy.url, head + b"%x\r\n%s\r\n0\r\n\r\n" % (len(body), body)) == status
 
 
@@ -185,7 +188,8 @@ def test_an_http_1_0_client_gets_no_chunks(toy: Running, stream: bool) -> None:
     body = json.dumps({"prompt": "abc", "max_tokens": 9, "stream": stream}).encode()
     with connected(toy.url) as connection:
         connection.sendall(
-            b"POST /v1/completions HTTP/1.0\r\nContent-Length: %d\r\n\r\n%s" % (len(body), body)
+            b"POST /v1/completions HTTP/1.0\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n%s"
+            % (len(body), body)
         )
         head, _, answer = answered(connection).partition(b"\r\n\r\n")
     assert b"chunked" not in head
@@ -194,11 +198,11 @@ def test_an_http_1_0_client_gets_no_chunks(toy: Running, stream: bool) -> None:
 
 
 def test_no_redirect_is_built_from_the_host_header(http: httpx.Client) -> None:
-    listed = http.get("/v1/models/", headers={"host": "evil.example"})
+    listed = http.get("/v1/models/", headers={"host": "evil.localhost"})
     assert listed.status_code == 200
     assert listed.json() == http.get("/v1/models").json()
     for path in ("/health/", "/v1/completions/", "/metrics/"):
-        assert http.get(path, headers={"host": "evil.example"}).status_code == 404
+        assert http.get(path, headers={"host": "evil.localhost"}).status_code == 404
 
 
 def test_beyond_the_limit_of_connections_the_one_that_waits_longest_makes_room() -> None:

@@ -197,7 +197,7 @@ def test_null_neutral_and_unknown_fields_are_accepted(
 )
 @pytest.mark.parametrize("path", [COMPLETIONS, CHAT])
 def test_a_body_that_is_not_a_json_object_is_a_400(http: httpx.Client, path: str, body: bytes) -> None:
-    refused(http.post(path, content=body))
+    refused(http.post(path, content=body, headers={"content-type": "application/json"}))
 
 
 def test_a_missing_prompt_and_missing_messages_are_named(http: httpx.Client) -> None:
@@ -265,12 +265,17 @@ def test_unknown_paths_and_methods_have_the_same_shape(http: httpx.Client) -> No
 
 def test_a_body_above_the_limit_is_a_413(http: httpx.Client) -> None:
     large = b'{"prompt": "' + b"x" * BODY_BYTES_MAX + b'"}'
-    assert str(BODY_BYTES_MAX) in refused(http.post(COMPLETIONS, content=large), 413)["message"]
+    assert (
+        str(BODY_BYTES_MAX)
+        in refused(http.post(COMPLETIONS, content=large, headers={"content-type": "application/json"}), 413)[
+            "message"
+        ]
+    )
 
     def pieces() -> Any:
         yield from (large[i : i + 10_000] for i in range(0, len(large), 10_000))
 
-    refused(http.post(COMPLETIONS, content=pieces()), 413)
+    refused(http.post(COMPLETIONS, content=pieces(), headers={"content-type": "application/json"}), 413)
 
 
 def test_the_clients_request_id_is_returned_or_one_is_made(http: httpx.Client) -> None:

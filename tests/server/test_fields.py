@@ -157,3 +157,61 @@ def test_a_header_names_the_unknown_fields(http: httpx.Client, path: str, stream
     assert refused(http.post(path, json={**least, "structural_tag": ["a", "b"]}))["param"] == "structural_tag"
     paused = http.post("/abort_request", json={"rid": "x", "abort_everything": True})
     assert paused.headers["x-transom-ignored-fields"] == "abort_everything"
+
+
+SEEN_IGNORED: dict[str, Any] = {
+    "guided_json": {"type": "object"},
+    "guided_regex": "a+",
+    "guided_choice": ["a"],
+    "structured_outputs": {"regex": "a"},
+    "regex": "a+",
+    "ebnf": "root ::= 'a'",
+    "json_schema": {"type": "object"},
+    "grammar": "root ::= 'a'",
+    "allowed_token_ids": [5],
+    "bad_words": ["a"],
+    "banned_tokens": ["a"],
+    "repeat_penalty": 1.1,
+    "typical_p": 0.9,
+    "mirostat": 2,
+    "dry_multiplier": 0.8,
+    "xtc_probability": 0.5,
+    "length_penalty": 0.5,
+    "use_beam_search": True,
+    "include_stop_str_in_output": True,
+    "no_stop_trim": True,
+    "skip_special_tokens": False,
+    "prompt_logprobs": 1,
+    "return_token_ids": True,
+    "n_predict": 5,
+    "max_new_tokens": 5,
+    "truncate_prompt_tokens": 5,
+    "add_special_tokens": False,
+    "logits_processors": ["a"],
+    "lora_path": "a",
+    "min_length": 5,
+    "ban_eos_token": True,
+    "continue_final_message": True,
+    "add_generation_prompt": False,
+    "chat_template": "{{ messages }}",
+    "chat_template_kwargs": {"enable_thinking": False},
+    "documents": [{"text": "a"}],
+    "function_call": {"name": "f"},
+    "modalities": ["audio"],
+    "audio": {"voice": "a"},
+    "format": "json",
+    "seed": 5,
+    "stop_regex": "a",
+    "extra_body": {"guided_json": {}},
+}
+"""Fields of vLLM, SGLang, llama.cpp, Ollama and OpenAI that were once taken without effect."""
+
+
+@pytest.mark.parametrize("endpoint", ["completion", "chat"])
+def test_no_field_that_asks_for_another_answer_is_ignored(endpoint: str) -> None:
+    reader, least = READERS[endpoint]
+    honoured = reader.read(msgspec.json.encode(least))[0].__struct_fields__
+    for name, value in SEEN_IGNORED.items():
+        if name not in honoured and (name, endpoint) != ("add_special_tokens", "chat"):
+            body = msgspec.json.encode({**least, name: value})
+            assert refusal(endpoint, body).problem.param == name

@@ -10,7 +10,7 @@ from pathlib import Path
 import httpx
 import pytest
 from tests.over_http import DEADLINE_SECONDS, is_alive, samples, until
-from tests.server.raw import connected, post, read_all, read_until, stalled
+from tests.server.raw import POST, connected, post, read_all, read_until, stalled
 from tests.server.toy import Running, running_server
 from tests.serving import descendants
 
@@ -39,7 +39,7 @@ def test_a_disconnect_aborts_the_request(toy: Running, http: httpx.Client, strea
 def test_a_disconnect_in_the_middle_of_a_body_is_harmless(toy: Running, http: httpx.Client) -> None:
     host, port = toy.url.removeprefix("http://").split(":")
     with socket.create_connection((host, int(port))) as connection:
-        connection.sendall(b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Length: 100\r\n\r\n{")
+        connection.sendall(POST + b"Content-Length: 100\r\n\r\n{")
     assert http.post("/v1/completions", json={"prompt": "x"}).status_code == 200
 
 
@@ -70,6 +70,21 @@ def test_a_signal_stops_everything_in_order(number: signal.Signals) -> None:
             assert "data: [DONE]" in text
         assert server.process.wait(DEADLINE_SECONDS) == 0
         assert not is_alive(server.engine_pid)
+
+
+def test_while_it_drains_the_server_is_not_ready_and_still_takes_requests() -> None:
+    with running_server(drain_seconds=3600) as server:
+        with httpx.Client(base_url=server.url, timeout=DEADLINE_SECONDS) as http:
+            assert http.get("/ready").status_code == 200
+            server.process.send_signal(signal.SIGTERM)
+            until(lambda: http.get("/ready").status_code == 503)
+            assert http.get("/health").status_code == 200
+            answer = http.post("/v1/completions", json={"prompt": "late", "max_tokens": 4})
+            assert answer.json()["choices"][0]["text"] == "late"
+            # A connection that is opened now is accepted, too.
+            assert httpx.get(f"{server.url}/health").status_code == 200
+        server.process.send_signal(signal.SIGTERM)
+        assert server.process.wait(DEADLINE_SECONDS) == 130
 
 
 def test_a_second_signal_stops_at_once_and_clients_still_get_an_error(tmp_path: Path) -> None:

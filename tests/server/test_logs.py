@@ -14,7 +14,7 @@ from tests.server.toy import running_server
 
 from transom import __version__
 from transom.limits import Limits
-from transom.logs import JsonFormatter, TextFormatter, fields
+from transom.logs import WARNINGS_KEPT, JsonFormatter, RepeatedWarnings, TextFormatter, fields
 
 
 def record(message: str, *arguments: object, **values: object) -> logging.LogRecord:
@@ -56,6 +56,71 @@ def test_json_has_the_traceback_too() -> None:
     text = JsonFormatter().format(made)
     assert "\n" not in text
     assert "ValueError: broke" in json.loads(text)["traceback"]
+
+
+FORGED = [
+    "/v1\nTue INFO transom.request: request id=forged",
+    "/\r\x1b[2J\x1b]0;title\x07",
+    "/\x9b31m\x85\u2028\u202e",
+    "/\x7f\x00\ud800",
+    "é",
+]
+
+
+@pytest.mark.parametrize("text", FORGED)
+def test_no_value_forges_a_line_or_drives_a_terminal(text: str) -> None:
+    for made in (record("request", path=text), record("refused: %s", text), record(text, list=[text])):
+        for formatter in (TextFormatter(), JsonFormatter()):
+            line = formatter.format(made)
+            assert line.isascii() and line.isprintable()
+    assert json.loads(TextFormatter().format(record("request", path=text)).partition("path=")[2]) == text
+
+
+def test_no_value_is_longer_than_200_characters() -> None:
+    for value in ("x" * 5000, "\n" * 5000, {"a": ["x" * 5000]}):
+        for formatter in (TextFormatter(), JsonFormatter()):
+            assert len(formatter.format(record("request", id=value))) < 1600
+    assert "... (5000 characters)" in TextFormatter().format(record("request", id="x" * 5000))
+    assert len(JsonFormatter().format(record("x" * 100_000))) < 3000
+
+
+def test_the_text_of_an_exception_forges_no_line() -> None:
+    try:
+        raise ValueError("broke\n2026-12-01 INFO transom.request: forged\x1b[2J")
+    except ValueError as error:
+        made = record("failed")
+        made.exc_info = (ValueError, error, error.__traceback__)
+    first, *rest = TextFormatter().format(made).split("\n")
+    assert first.endswith("failed") and all(line.startswith("    ") and line.isprintable() for line in rest)
+
+
+def test_a_repeated_warning_is_left_out_and_counted() -> None:
+    repeated = RepeatedWarnings()
+
+    def passes(
+        second: float, *, level: int = logging.WARNING, text: str = "%s leaves"
+    ) -> logging.LogRecord | None:
+        made = record(text, "a client")
+        made.levelno, made.created = level, second
+        return made if repeated.filter(made) else None
+
+    assert sum(passes(float(second)) is not None for second in range(50)) == 10
+    assert passes(51.0, text="another") and passes(51.0, level=logging.INFO)
+    later = passes(61.0)
+    assert later is not None and TextFormatter().format(later).endswith("left_out=40")
+    for n in range(10_000):
+        passes(100.0, text=f"text {n}")
+    assert len(repeated._known) <= WARNINGS_KEPT
+
+
+def test_a_path_cannot_forge_a_line_over_http(tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    with running_server(log=log, flags=("--api-key", "k")) as server, connected(server.url) as client:
+        client.sendall(b"GET /%0aTue%20INFO%20forged%1b[2J HTTP/1.1\r\nHost: localhost\r\n\r\n")
+        read_until(client, b"\r\n\r\n")
+        until(lambda: "forged" in log.read_text())
+    text = log.read_text()
+    assert not any(line.startswith("Tue") for line in text.splitlines()) and "\x1b" not in text
 
 
 def request_lines(log: Path) -> list[dict[str, Any]]:
@@ -133,7 +198,12 @@ def test_the_start_is_one_record_with_every_setting_and_no_key(tmp_path: Path) -
         text = log.read_text()
     (line,) = [one for one in map(json.loads, text.splitlines()) if one["message"] == "serving"]
     assert "a secret" not in text
-    assert (line["model"], line["address"], line["keys"], line["tls"]) == ("toy", server.url, 1, False)
+    assert (line["model"], line["address"], line["keys"], line["tls"]) == (
+        "toy",
+        server.url,
+        ["key-1"],
+        False,
+    )
     assert line["version"] == __version__
     assert line["engine"]["pid"] == server.engine_pid
     assert [part["name"] for part in line["engine"]["components"]] == ["full", "window"]

@@ -160,7 +160,8 @@ def test_odd_json_is_refused_by_name(http: httpx.Client, body: bytes, says: str,
 def test_a_value_of_any_shape_has_a_bounded_depth(http: httpx.Client, value: bytes) -> None:
     call = b'{"function": {"name": "f", "arguments": ' + value + b"}}"
     turn = b'{"role": "assistant", "content": "[[", "tool_calls": [' + call + b"]}"
-    error = refused(http.post(CHAT, content=b'{"messages": [' + turn + b"]}"))
+    body = b'{"messages": [' + turn + b"]}"
+    error = refused(http.post(CHAT, content=body, headers={"content-type": "application/json"}))
     assert (error["param"], "64 levels" in error["message"]) == ("messages", True)
 
 
@@ -247,7 +248,7 @@ CHAT_ONLY = {
 
 def served(http: httpx.Client, path: str, body: dict[str, Any]) -> list[dict[str, Any]]:
     """The choices of an answer, which must be whole."""
-    answer = http.post(path, content=json.dumps(body).encode())
+    answer = http.post(path, content=json.dumps(body).encode(), headers={"content-type": "application/json"})
     assert answer.status_code == 200, (body, answer.text)
     choices: list[dict[str, Any]] = answer.json()["choices"]
     return choices

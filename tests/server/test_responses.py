@@ -126,6 +126,19 @@ def test_the_first_choice_of_a_prompt_has_its_ids_and_log_probabilities() -> Non
     assert [choice.get("prompt_logprobs") for choice in found] == [REPORTED, None, REPORTED, None]
 
 
+@pytest.mark.parametrize("kind", [CompletionFormat, ChatFormat])
+def test_the_end_of_an_answer_names_the_weights_that_serve_then(
+    kind: type[CompletionFormat | ChatFormat],
+) -> None:
+    versions = ["old"]
+    format = kind("m", PIECES.__getitem__, Contents(weights=lambda: versions[-1]))
+    chunk = json.loads(format.chunk(0, Delta("x", ()), None).decode().removeprefix("data: "))
+    versions.append("new")  # a live update, while the output is under way
+    end = json.loads(format.ending(0, FinishReason.STOP, None).decode().removeprefix("data: "))
+    whole = json.loads(format.whole([Choice(0, Delta("x", ()), FinishReason.STOP)], USAGE))
+    assert "weights_version" not in chunk and end["weights_version"] == whole["weights_version"] == "new"
+
+
 def test_a_chunk_is_one_line_for_every_reader() -> None:
     text = "a\u2028b\u2029c\x85d\x0be\x1cf"
     for format in (

@@ -1,40 +1,32 @@
-"""The tenant of a request: the field `user` or a digest of the API key, as far as the scheduler."""
+"""The tenant of a request: the field `user` and the name of the API key, as far as the scheduler."""
 
 import httpx
 import numpy as np
 import pytest
-from starlette.requests import Request
 
 from transom import values, wire
-from transom.server.app import _set_default_tenant
-from transom.server.protocol import CompletionRequest
+from transom.server.callers import Caller
 
 
-def tenant(user: str | None, key: str | None) -> str | None:
-    headers = [] if key is None else [(b"authorization", key.encode())]
-    body = CompletionRequest(prompt="x", user=user)
-    _set_default_tenant(body, Request({"type": "http", "headers": headers}))
-    return body.user
+def submitted(caller: Caller, user: str = "") -> values.Request:
+    """The request of a user of this caller, as the engine receives it."""
+    request = values.Request(values.RequestId(1), np.zeros(1, np.int32), max_tokens=1, tenant=user)
+    received = wire.decode_to_engine(wire.encode(wire.Submit(caller.claim(request))))
+    assert isinstance(received, wire.Submit)
+    return received.request
 
 
-def test_the_field_user_takes_precedence_over_the_key() -> None:
-    assert tenant("ann", "Bearer secret") == "ann"
+def test_the_key_and_the_user_reach_the_scheduler() -> None:
+    request = submitted(Caller("alice"), "ann")
+    assert request.tenant == "alice/ann"
+    assert submitted(Caller("alice")).tenant == "alice/"
 
 
-def test_keys_are_distinguished_by_a_digest_and_not_stored() -> None:
-    one, two = tenant(None, "Bearer secret"), tenant(None, "Bearer other")
-    assert one != two and one is not None and "secret" not in one
-    assert one == tenant("", "Bearer secret")
-
-
-def test_a_request_without_user_or_key_has_no_tenant() -> None:
-    assert tenant(None, None) is None
-
-
-def test_the_tenant_reaches_the_scheduler() -> None:
-    submitted = values.Request(values.RequestId(1), np.zeros(1, np.int32), max_tokens=1, tenant="ann")
-    received = wire.decode_to_engine(wire.encode(wire.Submit(submitted)))
-    assert isinstance(received, wire.Submit) and received.request.tenant == "ann"
+def test_a_user_cannot_take_the_name_of_a_key() -> None:
+    request = submitted(Caller(), "alice")
+    assert request.tenant not in ("alice", submitted(Caller("alice")).tenant)
+    assert submitted(Caller(), "alice/").tenant != submitted(Caller("alice")).tenant
+    assert submitted(Caller()).tenant == ""
 
 
 @pytest.mark.parametrize("endpoint", ["completions", "chat/completions"])

@@ -12,20 +12,11 @@ from pathlib import Path
 
 import httpx
 import pytest
+from tests.certificates import certificate
 from tests.over_http import DEADLINE_SECONDS, complete, events, streamed_text, until
 from tests.server.toy import Running, running_server
 
 from transom.cli.main import main
-
-
-def certificate(folder: Path, name: str) -> tuple[Path, Path]:
-    """A certificate for 127.0.0.1 that signs itself, and its key, with this common name."""
-    cert, key = folder / "cert.pem", folder / "key.pem"
-    words = "openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -days 2"
-    where = ["-subj", f"/CN={name}", "-addext", "subjectAltName=IP:127.0.0.1,DNS:localhost"]
-    files = ["-keyout", str(key), "-out", str(cert)]
-    subprocess.run([*words.split(), *where, *files], check=True, capture_output=True)
-    return cert, key
 
 
 def over_tls(server: Running, cert: Path) -> httpx.Client:
@@ -79,7 +70,7 @@ def test_a_client_without_tls_and_an_old_version_of_tls_are_turned_away(tmp_path
     with running_server(flags=("--ssl-certfile", str(cert))) as server:
         address = ("127.0.0.1", int(server.url.rpartition(":")[2]))
         with socket.create_connection(address, timeout=DEADLINE_SECONDS) as plain:
-            plain.sendall(b"GET /health HTTP/1.1\r\nHost: x\r\n\r\n")
+            plain.sendall(b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n")
             assert b"HTTP" not in plain.recv(1000)
         old = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
         old.check_hostname, old.verify_mode = False, ssl.CERT_NONE

@@ -1,16 +1,19 @@
 """Grammars from schemas, expressions, choices and EBNF: refusals say where, and everything is bounded."""
 
 import json
+import random
 from collections.abc import Callable
 from typing import Any
 
+import jsonschema
 import pytest
-from llguidance import LLMatcher
+from tests.text.walk import accepts, random_text
 
 from transom.errors import BadRequest
 from transom.limits import LIMITS
 from transom.text.grammar import (
     NO_WHITESPACE,
+    WHITESPACE,
     choice_grammar,
     ebnf_grammar,
     fault,
@@ -113,14 +116,6 @@ def test_true_is_the_schema_that_accepts_everything() -> None:
     assert fault(schema_grammar(True, "s")) == ""
 
 
-def accepts(grammar: str, text: str) -> bool:
-    """Whether llguidance takes the whole text. Without a tokenizer, its tokens are bytes."""
-    from llguidance import LLTokenizer
-
-    matcher = LLMatcher(LLTokenizer("byte"), grammar)
-    return bool(matcher.consume_tokens(list(text.encode())) and matcher.is_accepting())
-
-
 @pytest.mark.parametrize("text", ["plain", 'a "quoted" \\ one', "two\nlines", "😀 ä", "\x01", "a|b", "<eos>"])
 def test_a_choice_is_taken_literally(text: str) -> None:
     grammar = choice_grammar(["other", text], "choice")
@@ -147,3 +142,98 @@ def test_whitespace_between_the_parts_of_json_is_bounded_or_absent() -> None:
         assert accepts(usual, text)
         assert accepts(compact, text) == (" " not in text)
     assert not accepts(usual, '{"a":' + " " * 200 + "null}")
+
+
+# ---------------------------------------------------------------- every text is valid
+
+
+def random_schema(rng: random.Random, depth: int = 0) -> dict[str, Any]:
+    """A schema of the keywords that llguidance implements."""
+    kinds = ["string", "integer", "number", "boolean", "enum", "const", "pattern"]
+    kinds += ["object", "array", "anyOf", "ref"] if depth < 3 else []
+
+    def inner() -> dict[str, Any]:
+        return random_schema(rng, depth + 1)
+
+    match rng.choice(kinds):
+        case "string":
+            return {"type": "string", "minLength": rng.randrange(3), "maxLength": rng.randrange(3, 8)}
+        case "integer":
+            low = rng.randrange(-20, 20)
+            return {"type": "integer", "minimum": low, "maximum": low + rng.randrange(50)}
+        case "number":
+            return {"type": "number", "minimum": -1.5, "exclusiveMaximum": 10}
+        case "boolean":
+            return {"type": ["boolean", "null"]}
+        case "enum":
+            return {"enum": rng.sample(["a", 'b"\\', 3, None, True, {"x": []}], 3)}
+        case "const":
+            return {"const": [1, {"k": "v"}]}
+        case "pattern":
+            return {
+                "type": "string",
+                "pattern": rng.choice(["^[a-c]{2,5}$", "x[0-9]+$", "a|b"]),
+                "maxLength": 9,
+            }
+        case "object":
+            names = rng.sample(["a", "b c", "é", "format", "required"], rng.randrange(1, 4))
+            return {
+                "type": "object",
+                "properties": {name: inner() for name in names},
+                "required": [name for name in names if rng.random() < 0.5],
+                "additionalProperties": rng.choice([False, {"type": "integer", "minimum": 0, "maximum": 9}]),
+            }
+        case "array":
+            least = rng.randrange(3)
+            return {
+                "type": "array",
+                "items": inner(),
+                "minItems": least,
+                "maxItems": least + rng.randrange(3),
+            }
+        case "anyOf":
+            return {"anyOf": [inner(), inner()]}
+    return {"$ref": "#/$defs/node"}
+
+
+def test_random_texts_of_random_schemas_are_valid() -> None:
+    rng = random.Random(11)
+    node = {"type": "object", "properties": {"next": {"anyOf": [{"type": "null"}, {"$ref": "#/$defs/node"}]}}}
+    compared = 0
+    for number in range(150):
+        schema = {**random_schema(rng), "$defs": {"node": {**node, "additionalProperties": False}}}
+        grammar = schema_grammar(schema, "s", NO_WHITESPACE if number % 2 else WHITESPACE)
+        for _ in range(3):
+            jsonschema.validate(json.loads(random_text(grammar, rng)), schema)
+            compared += 1
+    assert compared == 450
+
+
+@pytest.mark.parametrize(
+    "pattern",
+    [
+        "(a{1000}){1000}",
+        "((a{100}){100}){100}",
+        "a{1000000}",
+        "(ab{300}){300}",
+        "a{5000}" * 3,
+        "a{1,99999999999}",
+    ],
+)
+def test_repetitions_that_would_make_a_mask_take_seconds_are_refused(pattern: str) -> None:
+    for build, value, param in (
+        (regex_grammar, pattern, "f"),
+        (ebnf_grammar, f"start: /{pattern}/", "f"),
+        (schema_grammar, {"items": {"pattern": pattern}}, "f.items.pattern"),
+        (schema_grammar, {"patternProperties": {pattern: {}}}, "f.patternProperties"),
+    ):
+        with pytest.raises(BadRequest, match="10000 times") as refused:
+            build(value, "f")  # type: ignore[operator]
+        assert refused.value.param == param
+
+
+@pytest.mark.parametrize(
+    "pattern", ["a{9999}", "(ab{9}){99}", r"[{(]{3}\(\{5}", "x" * 30_000, "a{2,}(b|c){5}"]
+)
+def test_ordinary_repetitions_are_accepted(pattern: str) -> None:
+    assert fault(regex_grammar(pattern, "f")) == ""

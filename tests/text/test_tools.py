@@ -2,12 +2,12 @@
 
 import json
 import random
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from itertools import pairwise
 from typing import Any
 
 import pytest
-from llguidance import LLMatcher, LLTokenizer
+from tests.text.walk import random_text
 
 from transom.errors import BadRequest
 from transom.text.chat import GEMMA_TEMPLATE
@@ -154,23 +154,6 @@ def test_without_parallel_calls_only_the_first_one_counts(
 # ---------------------------------------------------------------- grammars
 
 
-def walk(grammar: str, rng: random.Random) -> Iterator[str]:
-    """A random text of the grammar, over bytes; longer ones are cut."""
-    matcher = LLMatcher(LLTokenizer("byte"), grammar)
-    assert not matcher.is_error(), matcher.get_error()
-    for _ in range(2000):
-        mask = matcher.compute_bitmask()
-        allowed = [byte for byte in range(0x20, 0x7F) if mask[byte // 8] >> byte % 8 & 1]
-        allowed = allowed or [byte for byte in range(256) if mask[byte // 8] >> byte % 8 & 1]
-        if matcher.is_accepting() and (not allowed or rng.random() < 0.3):
-            return
-        # A quotation mark is likely, so that strings end.
-        byte = ord('"') if ord('"') in allowed and rng.random() < 0.3 else rng.choice(allowed)
-        assert matcher.consume_token(byte)
-        yield chr(byte)
-    raise AssertionError("the text has not ended")
-
-
 @pytest.mark.parametrize("form", FORMATS, ids=lambda form: form.name)
 @pytest.mark.parametrize("parallel", [False, True])
 def test_a_text_of_the_grammar_is_read_as_calls_with_valid_arguments(
@@ -180,7 +163,7 @@ def test_a_text_of_the_grammar_is_read_as_calls_with_valid_arguments(
     rng = random.Random(3)
     counts = set()
     for _ in range(8):
-        content, calls = read(form, ["".join(walk(grammar, rng))])
+        content, calls = read(form, [random_text(grammar, rng)])
         assert not content
         counts.add(len(calls))
         for name, text in calls:

@@ -69,6 +69,8 @@ class SchedulerWorld:
         self.weights = StubWeights(self.cache)
         self.inbox: list[Command] = []
         self.clock = 0.0
+        self.is_starved = False
+        """Set while memory runs out between steps: a MemoryError is then no finding."""
         self._flushes = self._iterations = 0
 
     def epoch(self) -> int:
@@ -89,9 +91,10 @@ class SchedulerWorld:
         self.runner.begin_iteration()
         done = iterate(self.scheduler, commands, self.runner, self.clock, self.weights)
         failure = done.failure
-        if failure is not None and not (self.runner.failed and isinstance(failure, INJECTED)):
+        starved = self.is_starved and isinstance(failure, MemoryError)
+        if failure is not None and not starved and not (self.runner.failed and isinstance(failure, INJECTED)):
             raise failure
-        assert self.runner.failed == (failure is not None), ("a broken answer was accepted", done)
+        assert starved or self.runner.failed == (failure is not None), ("a broken answer was accepted", done)
         self.runner.settle()
         self._iterations += 1
         if self._iterations % self.check_every == 0:

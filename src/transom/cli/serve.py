@@ -83,6 +83,7 @@ def add(commands: Any) -> Parser:
         help="require this API key; may be repeated. Visible to other users in ps: prefer the variable "
         "TRANSOM_API_KEY. Default: no authentication",
     )
+    _add_trust_flags(network)
     add_engine_flags(parser)
     add_limit_flags(parser)
     logging = parser.add_argument_group("log, on standard error")
@@ -133,6 +134,54 @@ def _add_transport_flags(network: Any) -> None:
     )
 
 
+def _add_trust_flags(network: Any) -> None:
+    network.add_argument(
+        "--api-key-file",
+        metavar="FILE",
+        help='require one of the named keys of this TOML file, such as alice = "KEY"; SIGHUP reads it again',
+    )
+    network.add_argument(
+        "--admin-api-key",
+        metavar="KEY",
+        help="require this key for commands: pause, flush, update of the weights, abort of other clients' "
+        "requests. Prefer the variable TRANSOM_ADMIN_API_KEY. Default: commands work on a loopback address, "
+        "with at most one API key",
+    )
+    network.add_argument(
+        "--allow-commands",
+        action="store_true",
+        help="let every client send commands, on any address and with any API key",
+    )
+    network.add_argument(
+        "--weights-dir",
+        metavar="FOLDER",
+        help="let the command update_weights_from_disk load the GGUF files in this folder. Default: none; "
+        "the weights stay those of MODEL",
+    )
+    network.add_argument(
+        "--share-prefixes",
+        action="store_true",
+        help="let each API key find the cached prefixes of the others. It can then measure which prefixes "
+        "they have sent. Default: each key has a cache of its own",
+    )
+    network.add_argument(
+        "--allowed-host",
+        action="append",
+        default=[],
+        metavar="NAME",
+        help="answer requests to this name too; may be repeated. Default: on a loopback address, only names "
+        "of loopback such as localhost; on another address, any name",
+    )
+    network.add_argument(
+        "--cors-origin",
+        action="append",
+        default=[],
+        metavar="ORIGIN",
+        help="let web pages of this site use the server, such as https://chat.example; may be repeated; * "
+        "lets all. Default: none",
+    )
+
+
 def _run(options: argparse.Namespace) -> None:
     found = settings.load(options.parser, options, os.environ)
     try:
@@ -164,5 +213,12 @@ def server_config(options: argparse.Namespace) -> ServerConfig:
         trusted_proxies=tuple(options.trusted_proxy),
         served_model_name=options.served_model_name,
         api_keys=tuple(options.api_key),
+        api_key_file=options.api_key_file,
+        admin_api_key=options.admin_api_key,
+        allow_commands=options.allow_commands,
+        weights_dir=options.weights_dir,
+        share_prefixes=options.share_prefixes,
+        allowed_hosts=tuple(name.lower() for name in options.allowed_host),
+        cors_origins=tuple(origin.lower() for origin in options.cors_origin),
         limits=limits(options),
     )

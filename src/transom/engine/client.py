@@ -278,6 +278,13 @@ class EngineClient:
         return self._death
 
     @property
+    def hold_up(self) -> str | None:
+        """The command that keeps a new request from being computed, as a reason for clients."""
+        if self._drained or any(isinstance(one.command, wire.Drain) for one in self._commands.values()):
+            return "the server is shutting down"
+        return "generation is paused" if self._paused else None
+
+    @property
     def in_flight(self) -> int:
         return len(self._outputs)
 

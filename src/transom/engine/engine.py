@@ -63,7 +63,7 @@ class Engine:
         tables = list(self.cache.page_tables)
         self.runner = ModelRunner(ops, model, self.store, tables, [rule.clips for rule in self.cache.rules])
         self.disk = DiskWeights(self.runner)
-        self.scheduler = Scheduler(self.cache, scheduler_config(config, self.sizing))
+        self.scheduler = Scheduler(self.cache, scheduler_config(config, self.sizing, model.spec.vocabulary))
         self._gate = GrammarGate(None)
         self._check: Work | None = None
         """The check in progress. None after every iteration, because the cache may have changed."""
@@ -134,11 +134,12 @@ def load_engine(config: EngineConfig) -> tuple[wire.Ready, Engine]:
     return _ready(engine, path, threads, time.monotonic() - started), engine
 
 
-def scheduler_config(config: EngineConfig, sizing: Sizing) -> SchedulerConfig:
+def scheduler_config(config: EngineConfig, sizing: Sizing, vocabulary: int | None = None) -> SchedulerConfig:
     return SchedulerConfig(
         max_running=config.max_running_requests,
         chunk_tokens=config.chunked_prefill_size,
         context=sizing.layout.context,
+        vocabulary=vocabulary,
         policy=SchedulePolicy(config.schedule_policy),
         target_seconds=None if config.target_itl_ms is None else config.target_itl_ms / 1000,
     )

@@ -22,7 +22,7 @@ from transom import wire
 from transom.errors import BadRequest
 from transom.ops.protocol import F32
 from transom.sched.loop import Rejected
-from transom.steps import Constraint, SpanWork, StepWork
+from transom.steps import Constraint, SpanFailure, SpanWork, StepWork
 from transom.text.grammar import one_line, parser_limits
 from transom.text.spelling import all_piece_bytes
 from transom.text.vocabulary import PieceKind, Vocabulary
@@ -31,8 +31,11 @@ from transom.values import RequestId
 if TYPE_CHECKING:
     from llguidance import LLMatcher, LLTokenizer
 
+GRAMMAR_FAILED = "grammar_failed"
 GRAMMARS_KEPT = 64
 """Compiled grammars, most of them below 100 kB."""
+MASKS_KEPT = 64
+"""Masks whose lists of tokens are kept: at most a megabyte each for 262,144 tokens."""
 WAIT_SECONDS = 0.01
 """How long an idle engine waits for a grammar before it looks for messages again."""
 FORCED_PIECE_BYTES_MAX = 32
@@ -40,8 +43,46 @@ FORCED_PIECE_BYTES_MAX = 32
 
 ReadVocabulary = Callable[[], Vocabulary]
 
-Banned = NDArray[np.bool_]
-"""`[vocabulary]`, True for each token that must not be sampled."""
+Ids = NDArray[np.intp]
+
+
+class Only(NamedTuple):
+    """Only these tokens may be sampled."""
+
+    ids: Ids
+
+    def apply(self, row: F32) -> None:
+        kept = row[self.ids]
+        row.fill(-np.inf)
+        row[self.ids] = kept
+
+
+class AllBut(NamedTuple):
+    """All tokens but these may be sampled."""
+
+    ids: Ids
+
+    def apply(self, row: F32) -> None:
+        row[self.ids] = -np.inf
+
+
+Mask = Only | AllBut
+"""The shorter list: inside of a string nearly all tokens are allowed, and outside of one only a few."""
+
+
+def mask_of(bits: NDArray[np.uint8], width: int) -> Mask:
+    """The mask of one bit per token, lowest bit first, 0 from `width` on. A set bit allows its token."""
+    if 2 * np.count_nonzero(bits) <= len(bits):
+        return Only(_set_bits(bits))
+    banned = _set_bits(~bits)
+    return AllBut(banned[banned < width])
+
+
+def _set_bits(bits: NDArray[np.uint8]) -> Ids:
+    # Only bytes with a set bit are unpacked: a vocabulary has hundreds of thousands of bits.
+    used = np.flatnonzero(bits)
+    rows, columns = np.nonzero(np.unpackbits(bits[used, None], axis=1, bitorder="little"))
+    return used[rows] * 8 + columns
 
 
 class Masks:
@@ -61,6 +102,8 @@ class Masks:
         """Guards `_compiled`, which both the engine's thread and the masking thread use."""
         self._matchers: OrderedDict[RequestId, _Matched] = OrderedDict()
         """Used by the masking thread only. The least recently used first; outputs that ended drop out."""
+        self._known: dict[bytes, Mask] = {}
+        """Used by the masking thread only: masks by their bits."""
         self._compiling = ThreadPoolExecutor(1, thread_name_prefix="grammar")
         self._masking = ThreadPoolExecutor(1, thread_name_prefix="mask")
 
@@ -96,27 +139,32 @@ class Masks:
         return self._masking.submit(self._of_step, work)
 
     def _of_step(self, work: StepWork) -> "StepMasks":
-        banned: list[Banned | None] = []
-        failures: dict[int, str] = {}
+        found: list[Mask | None] = []
+        failures: dict[int, SpanFailure] = {}
         for number, span in enumerate(work.spans):
             if span.sampling is None:
                 continue
             try:
-                banned.append(None if span.constraint is None else self._banned(span, span.constraint))
+                found.append(None if span.constraint is None else self._mask(span, span.constraint))
             except BadRequest as error:
-                failures[number] = error.message
-                banned.append(None)
-        return StepMasks(tuple(banned), failures)
+                failures[number] = SpanFailure(error.message, GRAMMAR_FAILED)
+                found.append(None)
+        return StepMasks(tuple(found), failures)
 
-    def _banned(self, span: SpanWork, constraint: Constraint) -> Banned:
+    def _mask(self, span: SpanWork, constraint: Constraint) -> Mask:
         """BadRequest if the grammar is too complex at this point of the output."""
         matched = self._advanced(span.request, constraint)
         words = np.zeros((self._width + 31) // 32, dtype=np.uint32)
         matched.matcher.unsafe_compute_mask_ptr(words.ctypes.data, words.nbytes)
         if matched.matcher.is_error():
             raise _too_complex(matched.matcher)
-        allowed = np.unpackbits(words.view(np.uint8), count=self._width, bitorder="little")
-        return np.logical_not(allowed)
+        # Outputs meet the same few masks again and again, such as the one inside of a string.
+        key = words.tobytes()
+        if (known := self._known.get(key)) is None:
+            if len(self._known) == MASKS_KEPT:
+                self._known.clear()
+            known = self._known[key] = mask_of(words.view(np.uint8), self._width)
+        return known
 
     def _advanced(self, request: RequestId, constraint: Constraint) -> "_Matched":
         """The matcher of an output, behind its last token."""
@@ -156,14 +204,14 @@ class StepMasks(NamedTuple):
     `failures` has a message for each span, by number, whose grammar failed.
     """
 
-    banned: tuple[Banned | None, ...]
-    failures: Mapping[int, str]
+    masks: tuple[Mask | None, ...]
+    failures: Mapping[int, SpanFailure]
 
     def apply(self, logits: F32) -> None:
         """Sets the logits of banned tokens to minus infinity, in place; one row per span that samples."""
-        for row, banned in zip(logits, self.banned, strict=True):
-            if banned is not None:
-                np.copyto(row, np.float32(-np.inf), where=banned)
+        for row, mask in zip(logits, self.masks, strict=True):
+            if mask is not None:
+                mask.apply(row)
 
 
 # ---------------------------------------------------------------- the vocabulary

@@ -245,6 +245,9 @@ def _check_slice(mailbox: Mailbox, steps: Steps) -> bool:
     """
     try:
         return steps.check_slice()
+    except MemoryError:  # tells nothing about the state; the check begins again after the next iteration
+        log.warning("no memory to check the idle engine")
+        return False
     except Exception as error:  # broad on purpose: a check of damaged data can raise anything
         log.error("%s; the server replaces the engine", UNSOUND, exc_info=error)
         mailbox.send(wire.Unsound(UNSOUND))

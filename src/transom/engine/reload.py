@@ -18,6 +18,8 @@ from transom.weights.vocabulary import read_vocabulary
 PARAM = "model_path"
 HEADER_BYTES = 128 << 20
 """More than the metadata and the tensor table of any model: the largest vocabularies take 20 MB."""
+VECTOR_BYTES_MAX = 1 << 20
+"""The norms of the widest models take 100 kB."""
 COPY_BYTES = 16 << 20
 SAMPLES, SAMPLE_BYTES = 64, 4096
 
@@ -34,7 +36,7 @@ class DiskWeights:
     identity: str = ""
 
     def check(self, source: str) -> None:
-        # Reads metadata only: a request for the wrong file is refused before running requests are disturbed.
+        # Reads metadata and vectors: a wrong file is refused before running requests are disturbed.
         with _opened(source, HEADER_BYTES) as (file, _):
             self._require_same(read_spec(file), source)
 
@@ -66,8 +68,9 @@ class DiskWeights:
 def _opened(source: str, most: int | None = None) -> Iterator[tuple[GgufFile, str]]:
     """A private copy of the file and its identity. Raises BadRequest if it is missing or cannot be read.
 
-    With `most`, only as many bytes are copied; the rest reads as zeros. A file that is mapped and then
-    truncated kills its reader with SIGBUS, so a running engine never maps a file that others can write.
+    With `most`, only as many bytes are copied, and the vectors behind them: specs have Llama 3's rope
+    factors. The rest reads as zeros. A file that is mapped and then truncated kills its reader with SIGBUS,
+    so a running engine never maps a file that others can write.
     """
     if not Path(source).is_file():
         raise BadRequest(f"there is no file {source}", param=PARAM)
@@ -75,7 +78,10 @@ def _opened(source: str, most: int | None = None) -> Iterator[tuple[GgufFile, st
     path = Path(f"/proc/self/fd/{copy}")
     try:
         identity = _copy(source, copy, most)
-        yield read_gguf(path), identity
+        file = read_gguf(path)
+        if most is not None:
+            _copy_vectors(source, copy, file, most)
+        yield file, identity
     except ModelFileError as error:
         raise BadRequest(str(error).replace(str(path), source), param=PARAM) from None
     except OSError as error:
@@ -98,6 +104,15 @@ def _copy(source: str, copy: int, most: int | None) -> str:
                 raise ModelFileError(f"{source}: was truncated while it was read")
             done += os.pwrite(copy, chunk, done)
         return _identity(file.fileno())
+
+
+def _copy_vectors(source: str, copy: int, file: GgufFile, most: int) -> None:
+    """Copies tensors of one dimension that lie behind `most` bytes, as long as they are small."""
+    with open(source, "rb", buffering=0) as original:
+        for tensor in file.tensors.values():
+            count = tensor.data.nbytes
+            if len(tensor.shape) == 1 and tensor.start + count > most and count <= VECTOR_BYTES_MAX:
+                os.pwrite(copy, os.pread(original.fileno(), count, tensor.start), tensor.start)
 
 
 def identity_of(path: Path) -> str:

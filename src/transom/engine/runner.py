@@ -4,17 +4,18 @@ import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future
 from dataclasses import replace
+from math import isnan
 
 import numpy as np
 
 from transom.engine.batch import assemble, sampled_rows, sampling_rows
-from transom.engine.logit_rules import apply_rules
+from transom.engine.logit_rules import EVERY, apply_rules
 from transom.engine.masks import Masks, StepMasks
 from transom.models.decoder import head, hidden
 from transom.models.spec import Model
 from transom.ops.protocol import F32, I32, Ops
 from transom.ops.store import KVStore
-from transom.steps import RuledOutput, SpanWork, StepResult, StepWork
+from transom.steps import NOT_FINITE, RuledOutput, SpanFailure, SpanWork, StepResult, StepWork
 from transom.values import Alternative, SampledToken
 
 PROMPT_LOGPROB_ROWS = 64
@@ -73,12 +74,15 @@ class ModelRunner:
         masks = masks or self.begin_masks(work)
         constrained = None if masks is None else masks.result()
         sampled, siblings = self._sample(work, rows if samples is None else rows[samples], constrained)
-        return StepResult(
+        result = StepResult(
             sampled,
             siblings=siblings,
             prompt_logprobs=() if samples is None else self._prompt_logprobs(work, rows[~samples]),
-            failures={} if constrained is None else constrained.failures,
         )
+        failures = _not_finite(result)
+        if constrained is not None:
+            failures |= constrained.failures
+        return replace(result, failures=failures)
 
     # ------------------------------------------------------------ sample
 
@@ -108,18 +112,23 @@ class ModelRunner:
         if len(logits) < sum(outputs):
             logits = np.repeat(logits, outputs, axis=0)
         ruled = _ruled_rows(spans, outputs)
-        plain = logits[list(ruled)]  # a copy
-        for row, output in ruled.items():
-            apply_rules(logits[row], output)
+        changed = [apply_rules(logits[row], output) for row, output in ruled.items()]
         tokens, logprobs = self._ops.sample(logits, sampling_rows(work))
         if ruled:
             # Log-probabilities are the model's own.
-            logits[list(ruled)] = plain
-            logprobs[list(ruled)] = self._ops.logprobs(plain, tokens[list(ruled)], 0)[0]
+            for one in changed:
+                one.undo()
+            rows = EVERY if len(ruled) == len(logits) else list(ruled)
+            own = self._ops.logprobs(logits[rows], tokens[rows], 0)[0]
+            # Rules can make finite logits infinite: such a row has no distribution either.
+            logprobs[rows] = np.where(np.isnan(logprobs[rows]), np.float32(np.nan), own)
         if not any(span.top for span in spans):
             return map(SampledToken, tokens.tolist(), logprobs.tolist())
         tops = [span.top for span, count in zip(spans, outputs, strict=True) for _ in range(count)]
-        return iter(self._with_logprobs(logits, tokens, tops))
+        found = self._with_logprobs(logits, tokens, tops)
+        for row in np.flatnonzero(np.isnan(logprobs)).tolist():
+            found[row] = found[row]._replace(logprob=np.nan)
+        return iter(found)
 
     # ------------------------------------------------------------ prompt logprobs
 
@@ -143,6 +152,16 @@ class ModelRunner:
             for row, top in enumerate(tops)
         ]
         return list(map(SampledToken, tokens.tolist(), logprobs.tolist(), alternatives))
+
+
+def _not_finite(result: StepResult) -> dict[int, SpanFailure]:
+    """The spans with a row of logits that has no distribution: backends mark it with the logprob NaN."""
+    wrong = {number for number, token in enumerate(result.sampled) if token and isnan(token.logprob)}
+    for tokens_of_spans in (result.siblings, result.prompt_logprobs):
+        for number, tokens in enumerate(tokens_of_spans):
+            if any(isnan(token.logprob) for token in tokens):
+                wrong.add(number)
+    return dict.fromkeys(wrong, NOT_FINITE)
 
 
 def _ruled_rows(spans: Sequence[SpanWork], outputs: Sequence[int]) -> dict[int, RuledOutput]:

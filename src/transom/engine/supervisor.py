@@ -66,9 +66,9 @@ class Supervisor:
         self._process = first
         self._ready = first.ready
         self._over: str | None = None
-        """Why no engine will serve any more."""
-        self._gap: str | None = None
-        """Why no engine serves at the moment."""
+        """What clients are told once no engine will serve any more."""
+        self._is_down = False
+        """Whether no engine serves at the moment."""
         self.restarts = 0
         client.attach(first)
         self._replacing = asyncio.ensure_future(self._replace_ended_engines())
@@ -89,10 +89,11 @@ class Supervisor:
 
     @property
     def trouble(self) -> str | None:
-        """Why no engine serves and whether a new one is starting; None while one serves."""
-        if self._over is not None or self._gap is None:
-            return self._over
-        return f"{self._gap}; a new one is being started"
+        """What clients are told while no engine serves; None while one does.
+
+        The reason is for the log only: it may be the text of another client's request or command.
+        """
+        return self._over or ("the engine has ended; a new one is being started" if self._is_down else None)
 
     @property
     def ready(self) -> wire.Ready:
@@ -137,7 +138,7 @@ class Supervisor:
             if self._over is not None:
                 return self._over
             log.error("%s; starting a new engine", end.reason)
-            self._gap = end.reason
+            self._is_down = True
             self._client.detach(end)
             await self._process.stop()
             if self._process.is_productive:
@@ -145,10 +146,9 @@ class Supervisor:
             failures.append(ended_at)
             successor = await self._start_successor(end, failures)
             if isinstance(successor, str):
-                self._over = successor
-                self._client.die(EngineDied(successor))
+                self.retire("the engine has ended too often; this server serves no more requests")
                 return successor
-            self._process, self._gap = successor, None
+            self._process, self._is_down = successor, False
             self.restarts += 1
             self._client.attach(successor)
             log.warning("a new engine serves, %.1f s after the end of the last", time.monotonic() - ended_at)

@@ -105,7 +105,8 @@ def prefix_digest(salt: str, prefix: bytes) -> bytes:
 
 def _digest_of(salt: str, tokens: bytes) -> blake2b:
     """A digest that can be continued with the tokens that follow."""
-    return blake2b(tokens, digest_size=DIGEST_BYTES, key=salt.encode()[:64])
+    # A key of blake2b has at most 64 bytes. Cut there, long salts with one beginning would collide.
+    return blake2b(tokens, digest_size=DIGEST_BYTES, key=blake2b(salt.encode()).digest())
 
 
 class _Digests:

@@ -4,7 +4,7 @@ To add a family: a module with `read_spec` and `read_layer`, like gemma3.py, and
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from transom.errors import ModelFileError
 from transom.models import gemma3, llama
@@ -44,16 +44,19 @@ def read_spec(file: GgufFile) -> ModelSpec:
     """The model without its weights. Reads metadata and shapes only. ModelFileError."""
     spec = _family(file).spec(file)
     require_keys_read(file, spec.architecture)
-    _require_pieces(file, spec.vocabulary)
-    return spec
+    return replace(spec, vocabulary=_pieces(file, spec.vocabulary))
 
 
-def _require_pieces(file: GgufFile, rows: int) -> None:
-    """An id without a piece cannot be spelled when it is chosen; an id without a row fails its whole step."""
+def _pieces(file: GgufFile, rows: int) -> int:
+    """Number of token ids: those with a piece. A row without one could be chosen and not be spelled.
+
+    ModelFileError if a piece has no row: a text with it could not be computed.
+    """
     key = "tokenizer.ggml.tokens"
     pieces = len(file.metadata.strings(key))
-    if pieces != rows:
+    if pieces > rows:
         raise file.metadata.error(key, f"has {pieces} tokens; 'token_embd.weight' has {rows} rows")
+    return pieces
 
 
 def _family(file: GgufFile) -> _Family:

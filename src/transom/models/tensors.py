@@ -35,6 +35,11 @@ class Tensors:
     def packed(self, name: str, out: int, width: int, precision: Precision = Precision.INT8) -> Matrix:
         return pack([self.matrix(name, out, width)], precision)
 
+    def vocabulary(self, name: str, pieces: int, width: int) -> Matrix:
+        """A matrix with a row for each piece. Rows after them pad the file; they are not read."""
+        tensor = self.matrix(name, max(pieces, self.rows(name)), width)
+        return pack([tensor.first_rows(pieces)], Precision.INT16)
+
     def norm(self, name: str, size: int) -> F32:
         return vector(self._shaped(name, (size,)))
 
@@ -51,14 +56,13 @@ def assemble(file: GgufFile, spec: ModelSpec, layer: Callable[[Tensors, LayerSpe
     A file without an output matrix ties it to the embedding.
     """
     tensors = Tensors(file)
-    shape = (spec.vocabulary, spec.dim)
     # The output matrix takes 16-bit activations in every family: rounding errors go straight into the logits,
     # and its cost is reading the weights anyway.
-    embedding = tensors.packed("token_embd", *shape, Precision.INT16)
+    embedding = tensors.vocabulary("token_embd", spec.vocabulary, spec.dim)
     weights = ModelWeights(
         embedding=embedding,
         layers=tuple(layer(Tensors(file, f"blk.{number}."), one) for number, one in enumerate(spec.layers)),
         final_norm=tensors.norm("output_norm", spec.dim),
-        head=tensors.packed("output", *shape, Precision.INT16) if "output" in tensors else embedding,
+        head=tensors.vocabulary("output", spec.vocabulary, spec.dim) if "output" in tensors else embedding,
     )
     return Model(spec, weights)

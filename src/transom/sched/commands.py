@@ -3,7 +3,7 @@
 The commands themselves are in `transom.wire`; `loop` carries them out.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import Protocol
 
@@ -15,8 +15,10 @@ from transom.wire import Drain, UpdateWeights
 # ---------------------------------------------------------------- submit
 
 
-def require_servable(request: Request, context: int) -> None:
+def require_servable(request: Request, context: int, vocabulary: int | None = None) -> None:
     """Raises BadRequest, or RequestTooLarge with the numbers if the request could never run."""
+    if vocabulary is not None:
+        _require_known(request, vocabulary)
     prompt = len(request.prompt)
     if prompt == 0:
         raise BadRequest("the prompt is empty", param="prompt")
@@ -37,6 +39,27 @@ def require_servable(request: Request, context: int) -> None:
             f"the prompt has {prompt} tokens, which leaves no space for output: "
             f"this server's context is {context} tokens"
         )
+
+
+def _require_known(request: Request, vocabulary: int) -> None:
+    """A step with an id that has no row in the embedding fails with all its requests."""
+    fields: list[tuple[str, Iterable[int]]] = [
+        ("prompt", () if not len(request.prompt) else (request.prompt.min(), request.prompt.max())),
+        ("outputs", request.outputs),
+        ("stop_token_ids", request.stop_ids),
+    ]
+    if (rules := request.rules) is not None:
+        fields += [
+            ("logit_bias", () if rules.biased is None else rules.biased.tolist()),
+            ("allowed_token_ids", () if rules.allowed is None else rules.allowed.tolist()),
+            ("bad_words", (token for word in rules.banned for token in word)),
+        ]
+    for param, tokens in fields:
+        odd = next((token for token in tokens if not 0 <= token < vocabulary), None)
+        if odd is not None:
+            raise BadRequest(
+                f"{param} holds the token id {odd}; ids are between 0 and {vocabulary - 1}", param=param
+            )
 
 
 def outputs_of(request: Request) -> Iterator[Request]:

@@ -15,6 +15,8 @@ class SchedulerConfig:
     """Token budget of a step, decodes and prefill chunks together."""
     context: int
     """Served context: most tokens of prompt and output together. At most what fits in the cache alone."""
+    vocabulary: int | None = None
+    """Requests with token ids from here on are refused. None: ids mean nothing to the runner."""
     patience_steps: int = 64
     """Steps that the senior of all requests waits before it blocks all other admissions.
 

@@ -15,6 +15,7 @@ from transom.values import Event, RequestId
 from transom.wire import Abort, AbortAll, Command, Drain, Flush, Pause, Resume, Submit, UpdateWeights
 
 FIXED = FixedWeights()
+NO_MEMORY = BadRequest("the engine has no memory for this request at the moment", code="no_memory")
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +53,8 @@ def iterate(
     deadline has passed end first. `weights` are loaded, if an update is due, before the step.
 
     An exception of the runner ends the requests of its step with an error and is returned as `failure`; all
-    other requests continue. Any other exception is a bug of ours and is raised.
+    other requests continue. If memory runs out between two steps, one request ends: the submitted or
+    the junior one. Any other exception is a bug of ours and is raised.
     """
     outcome = _Outcome([], [], [])
     scheduler.tick(now)
@@ -62,7 +64,11 @@ def iterate(
     # After the commands, so that an update that no request delays is loaded in the same iteration.
     if (update := scheduler.update_due()) is not None:
         _load_weights(scheduler, update, weights, outcome)
-    step = scheduler.commit(scheduler.plan())
+    try:
+        step = scheduler.commit(scheduler.plan())
+    except MemoryError as failure:
+        outcome.events.extend(scheduler.shed(NO_MEMORY.message))
+        return outcome.iteration(failure=failure)
     if isinstance(step, Idle):
         if (drain := scheduler.drained()) is not None:
             outcome.done.append(Drained(drain.number))
@@ -87,8 +93,9 @@ def _apply_command(scheduler: Scheduler, command: Command, weights: Weights, out
         case Submit(request):
             try:
                 scheduler.submit(request)
-            except BadRequest as error:
-                outcome.rejected.extend(Rejected(refused, error) for refused in request.ids)
+            except (BadRequest, MemoryError) as error:
+                refusal = error if isinstance(error, BadRequest) else NO_MEMORY
+                outcome.rejected.extend(Rejected(refused, refusal) for refused in request.ids)
         case Abort(request_id):
             outcome.events.extend(scheduler.abort(request_id))
         case AbortAll():

@@ -9,11 +9,9 @@ from transom.kv.cache import Holding, HybridCache
 from transom.sched.queue import OUTPUT_WEIGHT
 from transom.sched.request import Progress, Running, Scheduled, Span
 from transom.sched.requests import Requests
-from transom.steps import SpanWork, StepResult
-from transom.values import Ended, Event, FinishReason, PromptLogprobs, SampledToken, TokenSampled
+from transom.steps import SpanFailure, SpanWork, StepResult
+from transom.values import Event, FinishReason, PromptLogprobs, SampledToken, TokenSampled
 from transom.wire import Counters
-
-GRAMMAR_FAILED = "grammar_failed"
 
 
 class SpanResult(NamedTuple):
@@ -22,7 +20,7 @@ class SpanResult(NamedTuple):
     sampled: SampledToken | None
     siblings: tuple[SampledToken, ...]
     prompt_logprobs: tuple[SampledToken, ...]
-    failure: str = ""
+    failure: SpanFailure | None = None
 
 
 def span_result(result: StepResult, number: int) -> SpanResult:
@@ -30,7 +28,7 @@ def span_result(result: StepResult, number: int) -> SpanResult:
         result.sampled[number],
         result.siblings[number] if result.siblings else (),
         result.prompt_logprobs[number] if result.prompt_logprobs else (),
-        result.failures.get(number, ""),
+        result.failures.get(number),
     )
 
 
@@ -47,6 +45,10 @@ class Results:
         """Appends the events of one span: prompt logprobs, its token, its siblings' tokens, its end."""
         running, span, siblings = scheduled
         progress = running.progress
+        if result.failure is not None:
+            # Before its pages are published: no other request shall continue from them.
+            events += self._fail(running, result.failure)
+            return
         self._advance(running, span)
         if work.prompt_logprobs is not None:
             progress.logprobs_until = work.prompt_logprobs.end + 1
@@ -54,9 +56,6 @@ class Results:
         if result.sampled is None:
             if span.end == progress.limit:  # max_tokens is 0: the prompt was computed for its logprobs
                 events.append(self.requests.end(running, FinishReason.LENGTH))
-            return
-        if result.failure:
-            events += self._fail(scheduled, result.failure)
             return
         events.append(self._append(progress, result.sampled))
         for sibling, sampled in zip(siblings, result.siblings, strict=True):
@@ -85,12 +84,14 @@ class Results:
             self.counters.repaired_tokens += max(0, min(span.end, holding.full_until) - span.start)
         self.counters.recomputed_tokens += max(0, min(span.end, computed_peak) - span.start)
 
-    def _fail(self, scheduled: Scheduled, message: str) -> Iterator[Event]:
-        """Ends the outputs of a span whose grammar failed."""
+    def _fail(self, running: Running, failure: SpanFailure) -> Iterator[Event]:
+        """Ends an output and the siblings that wait for its first token: they have the same logits."""
+        first = running.progress.id
         # Siblings first: one of them would take the place of the first output.
-        for sibling in scheduled.siblings:
-            yield from map(_refused, self.requests.stop(sibling.id, FinishReason.ERROR, message))
-        yield _refused(self.requests.end(scheduled.running, FinishReason.ERROR, message))
+        for request in (*(sibling.id for sibling in self.requests.siblings.of(first)), first):
+            for end in self.requests.stop(request, FinishReason.ERROR, failure.message):
+                self.counters.invalid_logits += failure.code is None
+                yield replace(end, code=failure.code)
 
     def _append(self, progress: Progress, sampled: SampledToken) -> TokenSampled:
         progress.append(sampled.token)
@@ -130,11 +131,6 @@ class Results:
             return self.cache.fork(first.holding, sibling.id, computed)
         except NoSpace:
             return None
-
-
-def _refused(end: Ended) -> Ended:
-    """With a code, the end is a refusal of the request, not a failure of the server."""
-    return replace(end, code=GRAMMAR_FAILED)
 
 
 def finish_reason(progress: Progress, token: int) -> FinishReason | None:

@@ -1,7 +1,7 @@
 """Continuous batching with chunked prefill: plans a step, commits it, and applies its result."""
 
-from collections.abc import Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 
 from transom.errors import BadRequest, ConfigError, NoSpace
 from transom.kv.cache import Holding, HybridCache
@@ -45,15 +45,20 @@ class Scheduler:
     # ------------------------------------------------------------ commands
 
     def submit(self, request: Request) -> None:
-        """Queues the request. Raises BadRequest, or RequestTooLarge with the numbers if it can never run."""
+        """Queues the request. Raises BadRequest, or RequestTooLarge with the numbers if it can never run.
+
+        After a MemoryError it is not queued.
+        """
         self._lifecycle.require_open()
-        require_servable(request, self._config.context)
+        require_servable(request, self._config.context, self._config.vocabulary)
         first, *siblings = outputs_of(request)
         # All ids are checked before any output is added, so that a refused request leaves no trace.
         for output in (first, *siblings):
             if output.id in self._requests:
                 raise BadRequest(f"a request with id {output.id} is unfinished", param="id")
-        self._requests.add(self._progress(first), [self._progress(sibling) for sibling in siblings])
+        progress = self._progress(first), [self._progress(sibling) for sibling in siblings]
+        with _no_way_back("a request was half queued"):
+            self._requests.add(*progress)
 
     def abort(self, request: RequestId) -> tuple[Ended, ...]:
         """Ends the request in any state; () if it is unknown or has ended."""
@@ -160,7 +165,8 @@ class Scheduler:
     def commit(self, plan: Plan) -> Step | Idle:
         """Retracts, admits and allocates pages, in one transaction.
 
-        A span that finds no page is left out of the step, and its request is as it was before.
+        A span that finds no page is left out of the step, and its request is as it was before. After a
+        MemoryError nothing has changed.
         """
         assert self._requests.in_flight is None, self._requests.in_flight
         self._requests.iterations += 1
@@ -170,11 +176,22 @@ class Scheduler:
         if not plan.entries:
             assert not plan.retract, plan
             return self._idle()
-        with self._cache.transaction():
-            for victim in plan.retract:
-                self._requests.publish_and_drop(victim)
-            allocated = self._allocate(plan)
+        try:
+            with self._cache.transaction():
+                for victim in plan.retract:
+                    self._requests.publish_and_drop(victim)
+                allocated = self._allocate(plan)
+        except BaseException:
+            # The columns of running requests are no part of the transaction.
+            for running in self._requests.running:
+                self._requests.running.refresh(running)
+            raise
         # Requests change state only after the transaction, so that an exception in it changes nothing.
+        with _no_way_back("a step was half committed"):
+            return self._begin(plan, allocated)
+
+    def _begin(self, plan: Plan, allocated: Sequence[Allocated]) -> Step | Idle:
+        """The step of the spans that found pages."""
         for victim in plan.retract:
             self._requests.retract(victim)
         scheduled = self._scheduled(allocated)
@@ -222,6 +239,18 @@ class Scheduler:
         return tuple(
             end for request in lost for end in self._requests.stop(request, FinishReason.ERROR, message)
         )
+
+    def shed(self, message: str) -> tuple[Event, ...]:
+        """No step could be planned or committed: ends the junior request with an error.
+
+        The older ones fitted into memory before it came. Called again and again, it leaves no request.
+        """
+        self._counters.failed_steps += 1
+        states = (*self._requests.running, *self._requests.waiting)
+        if not states:
+            return ()
+        junior = max((state.progress for state in states), key=lambda progress: progress.seniority)
+        return self._requests.stop(junior.id, FinishReason.ERROR, message)
 
     def stats(self) -> Stats:
         waiting = len(self._requests.waiting) + len(self._requests.siblings)
@@ -335,6 +364,15 @@ class Scheduler:
         if isinstance(entry, Continue):
             self._requests.running.refresh(entry.running)
         return True
+
+
+@contextmanager
+def _no_way_back(place: str) -> Iterator[None]:
+    """A lack of memory in this block leaves a state that no caller may go on with."""
+    try:
+        yield
+    except MemoryError as error:
+        raise RuntimeError(f"{place} when memory ran out") from error
 
 
 def _work(running: Running, span: Span, siblings: tuple[Progress, ...]) -> SpanWork:

@@ -1,9 +1,8 @@
 """The ASGI application: routes and error handlers."""
 
-import hashlib
 import time
-from collections.abc import Awaitable, Callable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Coroutine
+from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
 import msgspec
@@ -20,6 +19,8 @@ from transom.engine.supervisor import Supervisor
 from transom.errors import BadRequest, EngineDied
 from transom.server import protocol
 from transom.server.admin import Admin
+from transom.server.callers import KeyRing, caller_of
+from transom.server.doors import Doors
 from transom.server.errors import (
     Problem,
     Refused,
@@ -30,7 +31,8 @@ from transom.server.errors import (
     unavailable,
 )
 from transom.server.fields import IGNORED, IgnoredFields
-from transom.server.generation import GenerationResponse, InFlight
+from transom.server.gate import behind_gate
+from transom.server.generation import Disconnected, GenerationResponse, InFlight, unless_disconnected
 from transom.server.input_processor import InputProcessor
 from transom.server.metrics import Metrics
 from transom.server.middleware import OPEN_PATHS, ApiKeys, RequestIds
@@ -55,7 +57,10 @@ class Service:
     processor: InputProcessor
     metrics: Metrics
     config: ServerConfig
+    keys: KeyRing
     queue: QueueBounds = field(default_factory=QueueBounds)
+    is_stopping: Callable[[], bool] = bool
+    """Whether the server has been asked to stop."""
     in_flight: InFlight = field(default_factory=InFlight)
     ignored: IgnoredFields = field(default_factory=IgnoredFields)
     created: int = field(default_factory=lambda: int(time.time()))
@@ -68,14 +73,21 @@ class Service:
             Route("/v1/models/", self.models),
             Route("/v1/models/{model:path}", self.model),
             Route("/health", self.health),
+            Route("/ready", self.readiness),
             Route("/metrics", self.metrics_text),
-            *Admin(self.engine, self.in_flight, self._read_command).routes(),
+            *Doors(self.processor, self._read_command).routes(),
+            *self._admin().routes(),
         ]
 
     def open_endpoints(self) -> list[str]:
         """Paths that are served without a key."""
-        paths = OPEN_PATHS if self.config.api_keys else {route.path for route in self.routes()}
-        return sorted(paths)
+        if self.config.requires_key:
+            return sorted(OPEN_PATHS)
+        closed = set() if self.keys.has_open_commands else self._admin().commands().keys()
+        return sorted({route.path for route in self.routes()} - closed)
+
+    def _admin(self) -> Admin:
+        return Admin(self.engine, self.in_flight, self._read_command, self.config.weights_dir)
 
     async def completions(self, request: Request) -> GenerationResponse:
         return await self._generate(request, protocol.read_completion, self.processor.completion)
@@ -94,32 +106,51 @@ class Service:
 
     async def health(self, request: Request) -> Response:
         """200 if the engine is up and makes progress. Responds at once: it never waits for the engine."""
+        return _status(self._trouble())
+
+    async def readiness(self, request: Request) -> Response:
+        """200 if a request that is sent now would be computed now: not while paused, draining or starting."""
+        leaving = "the server is shutting down" if self.is_stopping() else None
+        return _status(leaving or self._trouble() or self.engine.client.hold_up)
+
+    def _trouble(self) -> str | None:
         if self.engine.trouble is not None:
-            return unavailable(self.engine.trouble).response()
+            return self.engine.trouble
         stalled = self.engine.client.stalled_seconds()
         if stalled > self.config.limits.stalled_seconds:
-            return unavailable(f"the engine has not finished a step for {stalled:.0f} seconds").response()
-        return json_response({"status": "ok"})
+            return f"the engine has not finished a step for {stalled:.0f} seconds"
+        return None
 
     async def metrics_text(self, request: Request) -> Response:
+        caller = caller_of(request.scope)
+        if caller.shares_prefixes and len(self.keys.names) > 1:
+            caller.require_command()  # its sums have exact counts of cached tokens
         return Response(self.metrics.text(), headers={"content-type": CONTENT_TYPE_LATEST})
 
     async def _generate(
         self,
         request: Request,
         reader: protocol.Reader[AnyRequest],
-        process: Callable[[AnyRequest], Awaitable[Generation]],
+        process: Callable[[AnyRequest], Coroutine[Any, Any, Generation]],
     ) -> GenerationResponse:
         """The response to a completion or chat request. Refused or BadRequest if it cannot be served."""
         try:
             body = self._decoded(request, reader, await self._read_body(request))
-            key = _key(request)
+            caller = caller_of(request.scope)
+            caller.require_priority(body.priority)
             # A full queue is told before any work on the prompt; then with its real size.
-            self.queue.check(key, Load(outputs=1))
-            _set_default_tenant(body, request)
+            self.queue.check(caller.key, Load(outputs=1))
             _set_default_timeout(body, request)
-            generation = await process(body)
-            self.queue.check(key, generation.load)
+            generation = await unless_disconnected(request.receive, process(body))
+            generation = replace(
+                generation,
+                requests=tuple(map(caller.claim, generation.requests)),
+                # In a common cache, exact counts would spell another key's prompt, token by token.
+                cached_unit=self.engine.ready.page_size if caller.shares_prefixes else 1,
+            )
+            self.queue.check(caller.key, generation.load)
+        except Disconnected as error:
+            raise ClientDisconnect from error
         except (Refused, BadRequest) as error:
             # Later errors are logged by RequestLog; this request does not reach it.
             log_refusal(request.scope, problem_of(error))
@@ -129,7 +160,7 @@ class Service:
             self.processor.served_name, prompts, len(generation.outputs) // prompts, generation.prompt_tokens
         )
         request_log = RequestLog(asked, generation.outputs, request.scope, self.metrics)
-        held = self.queue.hold(key, generation.load)
+        held = self.queue.hold(caller.key, generation.load)
         return GenerationResponse(generation, self.engine, request_log, self.in_flight, held)
 
     def _model_card(self) -> dict[str, object]:
@@ -169,15 +200,8 @@ class Service:
         return b"".join(pieces)
 
 
-def _key(request: Request) -> str:
-    """The API key that a request is accounted to: a digest, so that no key is stored. Empty without a key."""
-    key = request.headers.get("authorization")
-    return "" if key is None else f"key {hashlib.sha256(key.encode()).hexdigest()[:16]}"
-
-
-def _set_default_tenant(body: GenerationRequest, request: Request) -> None:
-    """Requests without `user` are accounted to their API key."""
-    body.user = body.user or _key(request) or None
+def _status(trouble: str | None) -> Response:
+    return json_response({"status": "ok"}) if trouble is None else unavailable(trouble).response()
 
 
 def _set_default_timeout(body: GenerationRequest, request: Request) -> None:
@@ -191,8 +215,8 @@ def _set_default_timeout(body: GenerationRequest, request: Request) -> None:
         raise bad_request(reason, "timeout") from None
 
 
-def build_app(service: Service) -> ASGIApp:
-    """The application for one running engine."""
+def build_app(service: Service, *, checks_host: bool = False) -> ASGIApp:
+    """The application for one running engine. `checks_host`: it listens on a loopback address."""
     handlers: dict[Any, Any] = {
         HTTPException: _http_exception,
         ClientDisconnect: _client_disconnect,
@@ -206,10 +230,9 @@ def build_app(service: Service) -> ASGIApp:
     starlette = Starlette(routes=service.routes(), exception_handlers=handlers)
     # A redirect to the path without its slash would be built from the Host header, which the client chooses.
     starlette.router.redirect_slashes = False
-    app: ASGIApp = starlette
-    keys = service.config.api_keys
-    # Request ids come first, so that refusals of unauthenticated requests have an id in the log, too.
-    return RequestIds(ApiKeys(app, keys) if keys else app)
+    app = behind_gate(ApiKeys(starlette, service.keys), service.config, checks_host=checks_host)
+    # Request ids come first, so that each refusal has an id in the log.
+    return RequestIds(app)
 
 
 async def _problem(request: Request, error: Exception) -> Response:

@@ -33,20 +33,21 @@ def banner_lines(ready: wire.Ready, served_name: str, address: Address) -> list[
     ]
 
 
-def curl_line(served_name: str, address: Address, keys: int = 0) -> str:
-    """A request to paste into another terminal. `keys`: the number of API keys; a placeholder is printed."""
+def curl_line(served_name: str, address: Address, *, needs_key: bool = False) -> str:
+    """A request to paste into another terminal. A key is printed as a placeholder."""
     body = f'{{"model": "{served_name}", "prompt": "The capital of France is", "max_tokens": 16}}'
-    key = "-H 'Authorization: Bearer KEY' " if keys else ""
+    key = "-H 'Authorization: Bearer KEY' " if needs_key else ""
     socket = f"--unix-socket {shlex.quote(str(address.path))} " if address.path else ""
     return f"curl {socket}{address.url}/v1/completions {key}-H 'Content-Type: application/json' -d '{body}'"
 
 
-def show(ready: wire.Ready, served_name: str, address: Address, keys: int = 0) -> None:
-    """Prints the screen, in colour on a terminal only. `keys` is the number of API keys.
+def show(ready: wire.Ready, served_name: str, address: Address, *, needs_key: bool = False) -> None:
+    """Prints the screen, in colour on a terminal only.
 
     A standard output that cannot be written does not stop the server.
     """
-    lines, curl = banner_lines(ready, served_name, address), curl_line(served_name, address, keys)
+    lines = banner_lines(ready, served_name, address)
+    curl = curl_line(served_name, address, needs_key=needs_key)
     if not sys.stdout.isatty():
         streams.print_line(
             sys.stdout, "\n".join([f"{line.label:<12}{line.text}" for line in lines] + ["", curl])

@@ -41,6 +41,10 @@ def bad_request(message: str, param: str | None = None, code: str | None = "inva
     return Refused(Problem(400, message, "invalid_request_error", param, code))
 
 
+def forbidden(message: str, code: str, param: str | None = None) -> Refused:
+    return Refused(Problem(403, message, "permission_error", param, code))
+
+
 def not_found(message: str, param: str | None = None, code: str | None = None) -> Refused:
     return Refused(Problem(404, message, "invalid_request_error", param, code))
 

@@ -119,6 +119,7 @@ GROUPS = (
         _all("lora_path lora_request lora_name lora adapter adapter_id", "", [])
         | _all("session_params kv_transfer_params bootstrap_host"),
     ),
+    Group("cache_salt keeps cached prefixes apart", _all("extra_key", "")),
     Group("write its fields beside `model`", _all("extra_body sampling_params options", {})),
 )
 

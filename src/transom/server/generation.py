@@ -10,6 +10,7 @@ from starlette.types import Receive, Scope, Send
 
 from transom.engine.client import Replies
 from transom.engine.supervisor import Supervisor
+from transom.server.callers import Caller, caller_of
 from transom.server.errors import Refused, problem_of
 from transom.server.output_processor import Generation, OutputProcessor
 from transom.server.request_log import REQUEST_ID, RequestLog
@@ -32,26 +33,31 @@ _STREAM_HEADERS = [
 class InFlight:
     """Generations in flight, by HTTP request id, for `/abort_request`. Mutable.
 
-    Clients choose the ids, so several generations may have the same one.
+    Clients choose the ids, so several generations may have the same one, also of different keys.
     """
 
     def __init__(self) -> None:
-        self._replies: dict[str, list[Replies]] = {}
+        self._replies: dict[str, list[tuple[str, Replies]]] = {}
 
     @contextmanager
-    def register(self, request_id: str, replies: Replies) -> Iterator[None]:
-        """`replies` can be aborted by `request_id` inside the block."""
-        self._replies.setdefault(request_id, []).append(replies)
+    def register(self, request_id: str, key: str, replies: Replies) -> Iterator[None]:
+        """`replies` can be aborted by `request_id` inside the block, by the key's own clients."""
+        entry = (key, replies)
+        self._replies.setdefault(request_id, []).append(entry)
         try:
             yield
         finally:
-            self._replies[request_id].remove(replies)
+            self._replies[request_id].remove(entry)
             if not self._replies[request_id]:
                 del self._replies[request_id]
 
-    def abort(self, request_id: str) -> int:
-        """Ends all outputs of a request early. Returns their number."""
-        return sum(replies.abort_all() for replies in self._replies.get(request_id, ()))
+    def abort(self, request_id: str, caller: Caller) -> int:
+        """Ends all outputs of a request early, if it is the caller's own. Returns their number."""
+        return sum(
+            replies.abort_all()
+            for key, replies in self._replies.get(request_id, ())
+            if caller.may_command or key == caller.key
+        )
 
 
 class GenerationResponse:
@@ -88,7 +94,7 @@ class GenerationResponse:
         with (
             self._held,
             self._engine.client.replies() as replies,
-            self._in_flight.register(scope[REQUEST_ID], replies),
+            self._in_flight.register(scope[REQUEST_ID], caller_of(scope).key, replies),
         ):
             processor = OutputProcessor(self._generation, replies, self._log)
             # The status line waits for the first replies, so that a refusal by the engine is still a 400.
@@ -102,7 +108,7 @@ class GenerationResponse:
         while not processor.done:
             await processor.advance()
         choices = [
-            Choice(index, output.take(), output.finish, output.prompt_logprobs)
+            Choice(index, output.take(), output.finish, output.prompt_logprobs, output.stop)
             for index, output in enumerate(self._generation.outputs)
         ]
         body = self._generation.format.whole(choices, processor.usage())
@@ -149,7 +155,7 @@ class GenerationResponse:
         delta = output.take()
         events = [format.chunk(index, delta, usage)] if delta.text or delta.tokens or delta.ids else []
         if output.finish is not None:
-            events.append(format.ending(index, output.finish, usage))
+            events.append(format.ending(index, output.finish, usage, output.stop))
         return events
 
 

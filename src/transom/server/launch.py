@@ -6,6 +6,7 @@ import logging
 import math
 import signal
 import socket
+import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from enum import Enum
@@ -26,12 +27,14 @@ from transom.limits import Limits
 from transom.logs import fields
 from transom.server import banner, systemd
 from transom.server.app import Service, build_app
+from transom.server.callers import KeyRing
 from transom.server.connections import Connection, connections_max
 from transom.server.input_processor import InputProcessor
 from transom.server.listening import Address, Listener
 from transom.server.metrics import Metrics
 from transom.server.middleware import Peers, RootPath
 from transom.server.queue_bounds import Bounds, QueueBounds
+from transom.server.text_pool import TextPool
 from transom.text.model_text import ModelText
 from transom.weights.builtin import builtin_model
 from transom.weights.tokenizer import load_text
@@ -62,9 +65,14 @@ def serve_model(
 
     def announce(ready: wire.Ready, address: Address) -> None:
         if log_config.format == "text":
-            banner.show(ready, name, address, len(server.api_keys))
+            banner.show(ready, name, address, needs_key=server.requires_key)
 
-    launch = ServerLaunch(server, EngineLaunch(engine, log_config), name, lambda: load_text(engine.model))
+    launch = ServerLaunch(
+        server,
+        EngineLaunch(engine, log_config, hang_seconds=server.limits.stalled_seconds),
+        name,
+        lambda: load_text(engine.model),
+    )
     serve(launch, listener, announce)
 
 
@@ -152,7 +160,10 @@ def serve(launch: ServerLaunch, listener: Listener, announce: Announce) -> None:
 
 
 async def serve_async(launch: ServerLaunch, listener: Listener, announce: Announce) -> Shutdown:
-    reloads = [] if listener.certificates is None else [listener.certificates.reload]
+    keys = KeyRing(launch.server, is_local=listener.address.is_local)
+    reloads = [keys.reload] if launch.server.api_key_file is not None else []
+    if listener.certificates is not None:
+        reloads.append(listener.certificates.reload)
     with stop_signals() as signals, reload_at_hangup(reloads), listener.open():
         loading = asyncio.ensure_future(asyncio.to_thread(launch.load_text))
         try:
@@ -164,12 +175,15 @@ async def serve_async(launch: ServerLaunch, listener: Listener, announce: Announ
         if engine is None:
             return signals.shutdown()
         try:
-            service = _service(launch, engine, await loading)
+            service = _service(launch, engine, await loading, keys)
+            service = replace(service, is_stopping=signals.graceful.is_set)
             limits = replace(launch.server.limits, connections=connections_max(launch.server.limits))
-            app = Peers(RootPath(build_app(service), launch.server.root_path), launch.server.trusted_proxies)
+            app = build_app(service, checks_host=listener.address.is_loopback)
+            app = Peers(RootPath(app, launch.server.root_path), launch.server.trusted_proxies)
             config = uvicorn_config(app, limits)
             config.ssl_context_factory = listener.certificates
             http = HttpServer(config, engine, signals, limits)
+            _warn_if_open(service, listener.address)
             record = start_record(launch, service, replace(launch.server, limits=limits), listener.address)
             await _serve_http(http, listener, announce, record)
         finally:
@@ -177,12 +191,14 @@ async def serve_async(launch: ServerLaunch, listener: Listener, announce: Announ
         return signals.shutdown()
 
 
-def _service(launch: ServerLaunch, engine: Supervisor, text: ModelText) -> Service:
-    processor = InputProcessor(text, launch.served_name, engine.ready.context, launch.server.limits)
+def _service(launch: ServerLaunch, engine: Supervisor, text: ModelText, keys: KeyRing) -> Service:
+    limits = launch.server.limits
+    processor = InputProcessor(text, launch.served_name, engine.ready.context, limits, TextPool(limits))
+    processor = replace(processor, weights=lambda: engine.weights_version)
     server = launch.server
-    bounds = Bounds.of(server.limits, engine.ready.max_running_requests, len(server.api_keys))
+    bounds = Bounds.of(server.limits, engine.ready.max_running_requests, len(keys.names))
     metrics = Metrics(launch.served_name, engine)
-    return Service(engine, processor, metrics, server, QueueBounds(bounds))
+    return Service(engine, processor, metrics, server, keys, QueueBounds(bounds))
 
 
 async def _start_engine(launch: EngineLaunch, signals: StopSignals) -> Supervisor | None:
@@ -197,6 +213,17 @@ async def _start_engine(launch: EngineLaunch, signals: StopSignals) -> Superviso
     with contextlib.suppress(asyncio.CancelledError):
         await starting
     return None
+
+
+def _warn_if_open(service: Service, address: Address) -> None:
+    if address.is_local or service.config.requires_key:
+        return
+    log.warning(
+        "NO KEY IS NEEDED at %s: every machine that can connect may use %s; set --api-key-file or --api-key, "
+        "or listen on 127.0.0.1",
+        address,
+        ", ".join(service.open_endpoints()),
+    )
 
 
 def start_record(
@@ -217,7 +244,7 @@ def start_record(
         tls=server.ssl_certfile is not None,
         root_path=server.root_path or None,
         trusted_proxies=server.trusted_proxies,
-        keys=len(server.api_keys),
+        keys=sorted(service.keys.names),
         open_endpoints=service.open_endpoints(),
         limits=asdict(server.limits),
     )
@@ -235,6 +262,13 @@ async def _serve_http(
     systemd.notify(systemd.READY)
     living = asyncio.ensure_future(systemd.stay_alive(systemd.watchdog_seconds()))
     done, _ = await asyncio.wait((serving, stopping, failing), return_when=asyncio.FIRST_COMPLETED)
+    if stopping in done:
+        # /ready is 503 by now. Requests are still taken, until balancers have noticed or a second signal.
+        second = asyncio.ensure_future(http.signals.immediate.wait())
+        done, _ = await asyncio.wait(
+            (serving, second, failing), timeout=http.drain_seconds, return_when=asyncio.FIRST_COMPLETED
+        )
+        second.cancel()
     stopping.cancel()
     failing.cancel()
     systemd.notify(systemd.STOPPING)
@@ -255,6 +289,7 @@ class HttpServer(uvicorn.Server):
         self.engine = engine
         self.signals = signals
         self._limits = limits
+        self.drain_seconds = limits.drain_seconds
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
@@ -287,7 +322,7 @@ class HttpServer(uvicorn.Server):
 
     async def on_tick(self, counter: int) -> bool:
         """Called by uvicorn ten times a second."""
-        now = asyncio.get_running_loop().time()
+        now = time.monotonic()
         for connection in tuple(self.server_state.connections):
             assert isinstance(connection, Connection), connection
             connection.look(now)

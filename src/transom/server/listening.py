@@ -10,6 +10,7 @@ import ssl
 import stat
 from collections.abc import Iterator
 from dataclasses import dataclass
+from ipaddress import ip_address
 from pathlib import Path
 
 from transom.config import ServerConfig
@@ -28,9 +29,21 @@ class Address:
     """Over a Unix socket: the URL for curl's --unix-socket."""
     path: Path | None = None
     """The Unix socket's file."""
+    host: str = ""
+    """The numeric address, unless it is a Unix socket."""
 
     def __str__(self) -> str:
         return str(self.path or self.url)
+
+    @property
+    def is_loopback(self) -> bool:
+        """Whether it is a TCP address that only programs of this machine can reach."""
+        return self.path is None and ip_address(self.host.partition("%")[0]).is_loopback
+
+    @property
+    def is_local(self) -> bool:
+        """Whether only programs of this machine can connect."""
+        return self.path is not None or self.is_loopback
 
     def permissions(self) -> str:
         """Users that the file system lets connect to a Unix socket, as `mode 0660, owner a, group b`."""
@@ -55,7 +68,7 @@ class Listener:
         if self.sock.family == socket.AF_UNIX:
             return Address(f"{scheme}://localhost", Path(self.sock.getsockname()))
         host, port = self.sock.getsockname()[:2]
-        return Address(f"{scheme}://[{host}]:{port}" if ":" in host else f"{scheme}://{host}:{port}")
+        return Address(f"{scheme}://{f'[{host}]' if ':' in host else host}:{port}", host=host)
 
     @contextlib.contextmanager
     def open(self) -> Iterator[None]:

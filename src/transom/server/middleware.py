@@ -1,22 +1,21 @@
 """ASGI middleware: request ids and API-key authentication."""
 
-import hashlib
-import hmac
 import time
 import uuid
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
-from starlette.requests import Request
+from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from uvicorn.middleware.proxy_headers import ProxyHeadersMiddleware
 
 from transom.limits import LIMITS
-from transom.server.errors import Problem
+from transom.server.callers import CALLER, Caller, KeyRing
+from transom.server.errors import Refused
 from transom.server.fields import IGNORED, IGNORED_HEADER
-from transom.server.request_log import ARRIVAL, REQUEST_ID, log_refusal
+from transom.server.request_log import ARRIVAL, KEY_NAME, REQUEST_ID, log_refusal
 
-OPEN_PATHS = frozenset({"/health"})
+OPEN_PATHS = frozenset({"/health", "/ready"})
 """Endpoints without authentication: load balancers and process monitors have no key."""
 
 
@@ -94,45 +93,32 @@ class RootPath:
 
 
 class ApiKeys:
-    """API-key authentication by `Authorization: Bearer KEY`. Requests without a valid key get 401.
+    """API-key authentication by `Authorization: Bearer KEY` or `x-api-key: KEY`.
 
-    Only digests of keys are kept. They are compared in constant time, so that response times reveal nothing
-    about a key.
+    Requests without a valid key get 401, if the server requires one. The ASGI scope of all others gets their
+    `Caller`.
     """
 
-    def __init__(self, app: ASGIApp, keys: Iterable[str]) -> None:
+    def __init__(self, app: ASGIApp, keys: KeyRing) -> None:
         self._app = app
-        self._digests = [_digest(key.encode()) for key in keys]
+        self._keys = keys
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] == "http" and scope["path"] not in OPEN_PATHS:
-            scheme, _, key = Request(scope).headers.get("authorization", "").partition(" ")
-            if scheme.lower() != "bearer" or not self._is_known(key.strip()):
-                problem = _unknown_key() if key else _missing_key()
-                log_refusal(scope, problem)
-                await problem.response()(scope, receive, send)
+        if scope["type"] == "http":
+            try:
+                caller = scope[CALLER] = self._caller(scope)
+                scope[KEY_NAME] = caller.key or None
+            except Refused as error:
+                log_refusal(scope, error.problem)
+                await error.problem.response()(scope, receive, send)
                 return
         await self._app(scope, receive, send)
 
-    def _is_known(self, key: str) -> bool:
-        digest = _digest(key.encode("latin-1"))  # starlette decodes headers as latin-1
-        # A list, not a generator: `any` must compare with all keys, or the time would tell which one matched.
-        matches = [hmac.compare_digest(digest, known) for known in self._digests]
-        return any(matches)
-
-
-def _digest(key: bytes) -> bytes:
-    return hashlib.sha256(key).digest()
-
-
-def _missing_key() -> Problem:
-    return _unauthorized("this server requires an API key: send the header Authorization: Bearer KEY")
-
-
-def _unknown_key() -> Problem:
-    return _unauthorized("the API key is not one of this server's keys")
-
-
-def _unauthorized(message: str) -> Problem:
-    headers = {"www-authenticate": "Bearer"}
-    return Problem(401, message, "invalid_request_error", None, "invalid_api_key", headers)
+    def _caller(self, scope: Scope) -> Caller:
+        if scope["path"] in OPEN_PATHS:
+            return Caller()
+        headers = Headers(scope=scope)
+        scheme, _, secret = headers.get("authorization", "").partition(" ")
+        # A proxy may use Authorization for itself: with another scheme, the key is in the other header.
+        key = secret if scheme.lower() == "bearer" else headers.get("x-api-key", "")
+        return self._keys.caller(key.strip() or None)

@@ -18,7 +18,7 @@ class Generation:
     """One HTTP request, ready for the engine: a request to the engine per prompt, and the outputs of all.
 
     Each prompt has the same number of outputs; outputs are in the order of the prompts. `param` is the field
-    that holds the prompt, for error messages.
+    that holds the prompt, for error messages. Clients are told multiples of `cached_unit` cached tokens.
     """
 
     requests: tuple[Request, ...]
@@ -26,6 +26,7 @@ class Generation:
     format: ResponseFormat
     streaming: Streaming | None
     param: str
+    cached_unit: int = 1
 
     def families(self) -> Iterator[tuple[Request, tuple[OutputText, ...]]]:
         """Each request with its outputs."""
@@ -96,13 +97,14 @@ class OutputProcessor:
         # The outputs of a family share one prompt: its cached tokens count once.
         firsts = [family[0].usage for family in self._families.values()]
         cached = [usage.cached_tokens for usage in firsts if usage is not None]
-        details = PromptDetails(sum(cached)) if self.done else None
+        unit = self._generation.cached_unit
+        details = PromptDetails(sum(count - count % unit for count in cached)) if self.done else None
         return UsageBody(prompt_tokens, output_tokens, prompt_tokens + output_tokens, details)
 
 
 def _failure(reply: Ended, param: str) -> Refused:
     """The HTTP error for a failed output. The engine's refusals carry a code; its failures do not."""
-    if reply.code == "shutting_down":
+    if reply.code in ("shutting_down", "no_memory"):
         return Refused(unavailable(reply.message))
     if reply.code is not None:
         return bad_request(reply.message, param if reply.param == "prompt" else reply.param, reply.code)

@@ -23,6 +23,8 @@ DONE = b"data: [DONE]\n\n"
 LOGPROB_MIN = -9999.0
 """Replaces minus infinity, which JSON cannot express. OpenAI's API uses the same number."""
 _CAUSES = (FinishReason.ABORT, FinishReason.DEADLINE)
+Stop = str | int | None
+"""The stop string, or the token that the client has named, that ended an output."""
 Piece = Callable[[int], bytes]
 """The bytes that a token stands for."""
 
@@ -49,6 +51,7 @@ class Choice(msgspec.Struct, frozen=True):
     delta: Delta
     finish: FinishReason | None
     prompt_logprobs: Sequence[SampledToken] = ()
+    stop: Stop = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +63,7 @@ class Contents:
     outputs        choices of each prompt
     prompts        the tokens of the prompts, for the first choice of each; all choices then have their own
     prompt_top     the most probable tokens listed for each token of the prompt, if any is reported
+    weights        identity of the weights that serve now; empty if they were not read from a file
     """
 
     null_usage: bool = False
@@ -68,6 +72,7 @@ class Contents:
     outputs: int = 1
     prompts: Sequence[Sequence[int]] | None = None
     prompt_top: int | None = None
+    weights: Callable[[], str] = str
 
 
 class ResponseFormat(Protocol):
@@ -79,7 +84,9 @@ class ResponseFormat(Protocol):
 
     def chunk(self, index: int, delta: Delta, usage: UsageBody | None) -> bytes: ...
 
-    def ending(self, index: int, finish: FinishReason, usage: UsageBody | None) -> bytes: ...
+    def ending(
+        self, index: int, finish: FinishReason, usage: UsageBody | None, stop: Stop = None
+    ) -> bytes: ...
 
     def usage(self, usage: UsageBody) -> bytes: ...
 
@@ -92,14 +99,15 @@ def json_response(value: object) -> Response:
     return Response(_json(value), media_type="application/json")
 
 
-def _finish(reason: FinishReason | None) -> dict[str, str | None]:
+def _finish(reason: FinishReason | None, stop: Stop) -> dict[str, Stop]:
     """`finish_reason`, one of OpenAI's, because typed clients refuse any other; and the cause if it differs.
 
     An output that was cut, by an abort or a deadline, is incomplete like one that reached its length.
     """
     if reason in _CAUSES:
         return {"finish_reason": FinishReason.LENGTH, "finish_cause": reason}
-    return {"finish_reason": reason}
+    # vLLM's field.
+    return {"finish_reason": reason} if stop is None else {"finish_reason": reason, "stop_reason": stop}
 
 
 def error_event(problem: Problem) -> bytes:
@@ -109,7 +117,7 @@ def error_event(problem: Problem) -> bytes:
 class _Frame:
     """The fields that all chunks of one response share, encoded."""
 
-    def __init__(self, kind: str, model: str, prefix: str, *, null_usage: bool) -> None:
+    def __init__(self, kind: str, model: str, prefix: str, contents: Contents) -> None:
         fields = {
             "id": f"{prefix}-{secrets.token_hex(12)}",
             "object": kind,
@@ -120,7 +128,8 @@ class _Frame:
         # The object's closing brace is cut off, so that `choices` can follow.
         self._head = b"data: " + _json(fields)[:-1] + b',"choices":['
         # OpenAI's clients expect `"usage": null` in every chunk if usage follows at the end.
-        self._tail = b',"usage":null}\n\n' if null_usage else b"}\n\n"
+        self._tail = b',"usage":null}\n\n' if contents.null_usage else b"}\n\n"
+        self._weights = contents.weights
 
     def chunk(self, choice: bytes, usage: UsageBody | None, more: bytes = b"") -> bytes:
         """`more`: further fields of the chunk, encoded, each behind a comma."""
@@ -129,10 +138,20 @@ class _Frame:
             return b"%b%b]%b%b" % (self._head, choice, more, self._tail)
         return b'%b%b]%b,"usage":%b}\n\n' % (self._head, choice, more, _json(usage))
 
+    def last(self, choice: bytes, usage: UsageBody | None) -> bytes:
+        """The last chunk of an output."""
+        return self.chunk(choice, usage, _more(self._version()))
+
     def whole(
         self, kind: str, choices: list[dict[str, object]], usage: UsageBody, more: dict[str, object]
     ) -> bytes:
-        return _json({**self.fields, "object": kind, "choices": choices, "usage": usage, **more})
+        fields = {**self.fields, "object": kind, "choices": choices, "usage": usage}
+        return _json({**fields, **self._version(), **more})
+
+    def _version(self) -> dict[str, object]:
+        """Read at the end: the weights that computed the last token."""
+        version = self._weights()
+        return {"weights_version": version} if version else {}
 
 
 def _text(piece: bytes) -> str:
@@ -213,7 +232,7 @@ class CompletionFormat:
     """`text_completion`, for whole responses and chunks alike."""
 
     def __init__(self, model: str, piece: Piece, contents: Contents) -> None:
-        self._frame = _Frame("text_completion", model, "cmpl", null_usage=contents.null_usage)
+        self._frame = _Frame("text_completion", model, "cmpl", contents)
         self._tokens = _Tokens(piece, contents)
         self._with_logprobs = contents.logprobs
 
@@ -231,9 +250,9 @@ class CompletionFormat:
         )
         return self._frame.chunk(choice, usage)
 
-    def ending(self, index: int, finish: FinishReason, usage: UsageBody | None) -> bytes:
+    def ending(self, index: int, finish: FinishReason, usage: UsageBody | None, stop: Stop = None) -> bytes:
         choice = b'{"index":%d,"text":"","logprobs":null,%b'
-        return self._frame.chunk(choice % (index, _json(_finish(finish))[1:]), usage)
+        return self._frame.last(choice % (index, _json(_finish(finish, stop))[1:]), usage)
 
     def usage(self, usage: UsageBody) -> bytes:
         return self._frame.chunk(b"", usage)
@@ -246,7 +265,7 @@ class CompletionFormat:
             "index": choice.index,
             "text": choice.delta.text,
             "logprobs": self._logprobs(choice.delta),
-            **_finish(choice.finish),
+            **_finish(choice.finish, choice.stop),
             **self._tokens.more_of_choice(choice.delta),
             **self._tokens.more_of_prompt(choice.index, choice.prompt_logprobs),
         }
@@ -298,7 +317,7 @@ class ChatFormat:
     def __init__(
         self, model: str, piece: Piece, contents: Contents, tools: ToolChoices | None = None
     ) -> None:
-        self._frame = _Frame("chat.completion.chunk", model, "chatcmpl", null_usage=contents.null_usage)
+        self._frame = _Frame("chat.completion.chunk", model, "chatcmpl", contents)
         self._tools = tools
         self._piece = piece
         self._tokens = _Tokens(piece, contents)
@@ -316,20 +335,21 @@ class ChatFormat:
             content = b'{"content":%b}' % _json(delta.text)
         else:
             content = _json(self._tools.delta(index, delta.text))
-            if content == b"{}" and not delta.tokens:
+            if content == b"{}" and not (delta.tokens or delta.ids):
                 return b""
         more = _more(self._tokens.more_of_choice(delta))
         choice = _CHAT_CHOICE % (index, content, _json(self._logprobs(delta)), more)
         return self._frame.chunk(choice, usage)
 
-    def ending(self, index: int, finish: FinishReason, usage: UsageBody | None) -> bytes:
+    def ending(self, index: int, finish: FinishReason, usage: UsageBody | None, stop: Stop = None) -> bytes:
         last = {} if self._tools is None else self._tools.delta(index, "", final=True)
-        end = _CHAT_END % (index, _json(last), _json(self._finish(index, finish))[1:])
-        return self._frame.chunk(end, usage)
+        end = _CHAT_END % (index, _json(last), _json(self._finish(index, finish, stop))[1:])
+        return self._frame.last(end, usage)
 
-    def _finish(self, index: int, reason: FinishReason | None) -> dict[str, str | None]:
+    def _finish(self, index: int, reason: FinishReason | None, stop: Stop) -> dict[str, Stop]:
         called = self._tools is not None and self._tools.has_called(index)
-        return {"finish_reason": "tool_calls"} if called and reason is FinishReason.STOP else _finish(reason)
+        finish = _finish(reason, stop)
+        return {**finish, "finish_reason": "tool_calls"} if called and reason is FinishReason.STOP else finish
 
     def usage(self, usage: UsageBody) -> bytes:
         return self._frame.chunk(b"", usage)
@@ -345,7 +365,7 @@ class ChatFormat:
             "index": choice.index,
             "message": {"role": "assistant", "refusal": None, **said},
             "logprobs": self._logprobs(choice.delta),
-            **self._finish(choice.index, choice.finish),
+            **self._finish(choice.index, choice.finish, choice.stop),
             **self._tokens.more_of_choice(choice.delta),
         }
 

@@ -56,6 +56,8 @@ class OutputRules:
     """Whether the text contains what ended the output: the stop string, or the text of a stop token."""
     min_tokens: int = 0
     """Text of tokens before this number is not searched for stop strings."""
+    told_stop_ids: frozenset[int] = frozenset()
+    """Stop tokens that the client has named: it learns which one ended the output."""
 
 
 class OutputText:
@@ -70,6 +72,8 @@ class OutputText:
         """Output tokens so far; the one that completes a stop string is the last to count."""
         self.finish: FinishReason | None = None
         """Set by a stop string before the engine has ended the request, otherwise by `end`."""
+        self.stop: str | int | None = None
+        """The stop string, or the token that the client has named, that ended the output."""
         self.usage: Usage | None = None
         """The engine's token counts, set by `end`."""
         self._rules = rules
@@ -78,6 +82,7 @@ class OutputText:
         self._text: list[str] = []
         self._tokens: list[TokenLogprob] = []
         self._ids: list[int] = []
+        self._last: int | None = None
         self.prompt_logprobs: list[SampledToken] = []
         """Prompt tokens from the second on, as the engine has reported them."""
         self._length = 0
@@ -113,6 +118,7 @@ class OutputText:
         if self.finish is not None:
             return False
         self.tokens += 1
+        self._last = token
         # A token's text begins behind all earlier text, even if a part of that is still held back.
         offset = self._length
         if self._rules.include_stop or token not in self._rules.stop_ids:
@@ -134,6 +140,8 @@ class OutputText:
         if self.finish is None:
             self._text.append(self._stops.finish())
             self.finish = reason
+            if reason is FinishReason.STOP and self._last in self._rules.told_stop_ids:
+                self.stop = self._last
 
     def take(self) -> Delta:
         """Text and tokens to deliver now."""
@@ -155,7 +163,7 @@ class OutputText:
         if released.stop is not None:
             if self._rules.include_stop:
                 self._text.append(released.stop)
-            self.finish = FinishReason.STOP
+            self.finish, self.stop = FinishReason.STOP, released.stop
 
 
 def _with_texts(detokenizer: Detokenizer, tokens: Tokens) -> Sequence[tuple[int, str]]:

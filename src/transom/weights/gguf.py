@@ -8,7 +8,7 @@ key or tensor. Source: docs/gguf.md of the ggml project; versions 2 and 3, littl
 import mmap
 import struct
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import IntEnum
 from math import prod
 from pathlib import Path
@@ -75,9 +75,16 @@ class GgufTensor:
     type: TensorType
     shape: tuple[int, ...]
     data: NDArray[np.uint8]
+    start: int = 0
+    """Where `data` starts in the file."""
 
     def error(self, problem: str) -> ModelFileError:
         return ModelFileError(f"{self.file}: tensor {shown(self.name)}: {problem}")
+
+    def first_rows(self, rows: int) -> "GgufTensor":
+        """A matrix of the first `rows` rows. Every row is a whole number of blocks."""
+        size = self.data.size // self.shape[0]
+        return replace(self, shape=(rows, *self.shape[1:]), data=self.data[: rows * size])
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -389,7 +396,7 @@ def _view(cursor: _Cursor, info: _Info, data_start: int) -> GgufTensor:
     if start + count > cursor.size:
         raise cursor.error(f"needs bytes {start} to {start + count}, the file has {cursor.size}")
     data = np.frombuffer(cursor.buffer, np.uint8, count, start)
-    return GgufTensor(cursor.file, info.name, info.type, info.shape, data)
+    return GgufTensor(cursor.file, info.name, info.type, info.shape, data, start)
 
 
 # For error messages: names of types that Transom does not support.

@@ -123,7 +123,7 @@ def test_a_line_may_hold_every_other_line_separator_of_unicode(tmp_path: Path) -
     separators = "\u2028 \u2029 \x85 \x0b \x0c \x1c"
     text = json.dumps(line(0, prompt=separators), ensure_ascii=False)
     path = tmp_path / "in.jsonl"
-    path.write_text(f"{text}\r\n\n", encoding="utf-8", newline="")
+    path.write_text(f"\ufeff{text}\r\n\n", encoding="utf-8", newline="")
     (request,) = read_requests(path)
     assert json.loads(request.body)["prompt"].startswith(separators)
 

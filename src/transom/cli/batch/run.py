@@ -13,6 +13,7 @@ from transom.config import ServerConfig
 from transom.engine.supervisor import EngineLaunch, Supervisor
 from transom.errors import ConfigError, TransomError
 from transom.server.app import Service, build_app
+from transom.server.callers import KeyRing
 from transom.server.input_processor import InputProcessor
 from transom.server.metrics import Metrics
 from transom.text.model_text import ModelText
@@ -38,7 +39,9 @@ async def run(
     engine = await Supervisor.start(launch)
     try:
         processor = InputProcessor(text, name, engine.ready.context)
-        app = build_app(Service(engine, processor, Metrics(name, engine), ServerConfig()))
+        config = ServerConfig()
+        keys = KeyRing(config, is_local=True)
+        app = build_app(Service(engine, processor, Metrics(name, engine), config, keys))
         # As many requests again as can run wait in the scheduler's queue: it sorts them by cached prefix.
         workers = 2 * engine.ready.max_running_requests
         remaining = iter(requests)
