@@ -99,6 +99,9 @@ class Limits:
     schema_depth: int = limit(64, GRAMMARS, "levels of nested objects and lists in a schema", NAMED)
     # Compiling takes time that grows with their square: 0.3 seconds for a thousand optional ones.
     schema_properties: int = limit(1000, GRAMMARS, "properties in a whole schema", NAMED)
+    repetitions: int = limit(
+        10_000, GRAMMARS, "parts of an expression after counted repetitions are written out", NAMED
+    )
     choices: int = limit(1000, GRAMMARS, "texts of a choice", NAMED)
     # A state takes 1 to 2 kB; ordinary grammars need some hundreds.
     lexer_states: int = limit(
@@ -123,8 +126,15 @@ class Limits:
     text_threads: int = limit(2, TEXT, "threads for that", "further requests wait")
     text_queue: int = limit(64, TEXT, "requests that wait for these threads", BUSY)
     text_seconds: float = limit(30.0, TEXT, "seconds in such a thread", "400 that says so")
+    loop_steps: int = limit(
+        5_000, TEXT, "steps of a chat template on the event loop", "the conversation is rendered in a thread"
+    )
     template_steps: int = limit(
-        250_000, TEXT, "passes through loops of a chat template for one conversation", "400 that says so"
+        # An iteration, a filter, 32 characters of text; a call counts as 5.
+        250_000,
+        TEXT,
+        "steps of a chat template, and one more for each character of the conversation",
+        "400 that says so",
     )
 
     queued_requests: int = limit(

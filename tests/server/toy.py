@@ -43,6 +43,7 @@ class ByteText:
 
     vocabulary = 258
     stop_ids = frozenset({END})
+    begin_and_end = (BEGIN, END)
 
     def encode(self, text: str, *, bos: bool = True, budget: TextBudget = UNBOUNDED) -> Tokens:
         budget.check_characters(len(text), 20)

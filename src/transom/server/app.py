@@ -20,6 +20,7 @@ from transom.errors import BadRequest, EngineDied
 from transom.server import protocol
 from transom.server.admin import Admin
 from transom.server.callers import KeyRing, caller_of
+from transom.server.doors import Doors
 from transom.server.errors import (
     Problem,
     Refused,
@@ -74,6 +75,7 @@ class Service:
             Route("/health", self.health),
             Route("/ready", self.readiness),
             Route("/metrics", self.metrics_text),
+            *Doors(self.processor, self._read_command).routes(),
             *self._admin().routes(),
         ]
 

@@ -23,8 +23,8 @@ from transom.server.protocol import ChatRequest, CompletionRequest
 from transom.server.responses import ChatFormat, CompletionFormat, Contents, ResponseFormat
 from transom.server.sampling_params import SamplingParams, chat_params, completion_params, rendering_of
 from transom.server.text_pool import TextPool
-from transom.server.tools import ToolChoices, chat_grammar, description_length, tool_use
-from transom.text.budget import TextBudget
+from transom.server.tools import ToolChoices, ToolUse, chat_grammar, description_length, tool_use
+from transom.text.budget import StepsSpent, TextBudget
 from transom.text.model_text import Message, ModelText
 from transom.text.output import OutputRules, OutputText
 from transom.text.stops import StopStrings
@@ -52,7 +52,7 @@ class InputProcessor:
 
     async def completion(self, request: CompletionRequest) -> Generation:
         """Refused or BadRequest if the request cannot be served."""
-        self._check_model(request.model)
+        self.check_model(request.model)
         params = completion_params(request, self.text.vocabulary, self._word)
         if is_constrained(request):
             params = replace(params, grammar=await self._checked(partial(grammar_of, request)))
@@ -68,7 +68,7 @@ class InputProcessor:
 
     async def chat(self, request: ChatRequest) -> Generation:
         """Refused or BadRequest if the request cannot be served."""
-        self._check_model(request.model)
+        self.check_model(request.model)
         params = chat_params(request, self.text.vocabulary, self._word)
         _check_messages(request.messages)
         use = tool_use(request, self.text)
@@ -77,6 +77,17 @@ class InputProcessor:
             params = replace(params, grammar=grammar)
         if use is not None:
             params = replace(params, visible=use.visible)
+        tokens = await self._chat_tokens(request, use)
+        choices = None if use is None else ToolChoices(use)
+        format = ChatFormat(self.served_name, self.text.piece, self._contents(params, [tokens]), choices)
+        return self._generation([tokens], params, format, "messages")
+
+    async def chat_tokens(self, request: ChatRequest) -> Tokens:
+        """The tokens of a conversation, up to where the answer goes on. Refused or BadRequest."""
+        _check_messages(request.messages)
+        return await self._chat_tokens(request, tool_use(request, self.text))
+
+    async def _chat_tokens(self, request: ChatRequest, use: ToolUse | None) -> Tokens:
         definitions = () if use is None else use.definitions
         rendering = rendering_of(request)
 
@@ -86,10 +97,7 @@ class InputProcessor:
 
         characters = sum(_length(message.content) for message in request.messages) + description_length(use)
         items = len(request.messages) + sum(_parts(message.content) for message in request.messages)
-        tokens = await self._prepared(encode, characters, items)
-        choices = None if use is None else ToolChoices(use)
-        format = ChatFormat(self.served_name, self.text.piece, self._contents(params, [tokens]), choices)
-        return self._generation([tokens], params, format, "messages")
+        return await self._prepared(encode, characters, items)
 
     def _contents(self, params: SamplingParams, prompts: Sequence[Tokens]) -> Contents:
         ids = [tokens.tolist() for tokens in prompts] if params.token_ids else None
@@ -103,7 +111,7 @@ class InputProcessor:
             weights=self.weights,
         )
 
-    def _check_model(self, name: str | None) -> None:
+    def check_model(self, name: str | None) -> None:
         if name and name not in (self.served_name, "default"):
             raise model_not_found(name, self.served_name)
 
@@ -118,12 +126,15 @@ class InputProcessor:
         """The result of `work`, from a thread if it would delay the streams of other clients."""
         budget = TextBudget(self.context, self.limits.template_steps)
         if characters <= self.limits.loop_characters and items <= self.limits.loop_items:
-            return work(budget)
+            try:
+                return work(replace(budget, steps=self.limits.loop_steps))
+            except StepsSpent:
+                pass  # a template decides how long its rendering takes, also for a short conversation
         return await self.pool.run(lambda carry_on: work(replace(budget, carry_on=carry_on)))
 
     def _prompt(self, prompt: str | list[int], param: str, budget: TextBudget, *, bos: bool) -> Tokens:
         if isinstance(prompt, list):
-            return self._token_ids(prompt, param)
+            return self.token_ids(prompt, param)
         try:
             tokens = self.text.encode(prompt, bos=bos, budget=budget)
         except RequestTooLarge as error:
@@ -132,10 +143,16 @@ class InputProcessor:
             raise bad_request(f"{param} is empty", param)
         return tokens
 
+    async def encode(self, text: str, *, bos: bool) -> Tokens:
+        """BadRequest if it is not valid Unicode, or longer than the context."""
+        return await self._prepared(
+            lambda budget: self.text.encode(text, bos=bos, budget=budget), len(text), items=1
+        )
+
     def _word(self, word: str) -> Tokens:
         return self.text.encode(word, bos=False)
 
-    def _token_ids(self, ids: list[int], param: str) -> Tokens:
+    def token_ids(self, ids: list[int], param: str) -> Tokens:
         if not ids:
             raise bad_request(f"{param} is empty", param)
         # Checked as Python integers: they may be too large for int32.

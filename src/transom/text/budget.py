@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from transom.errors import RequestTooLarge
+from transom.errors import BadRequest, RequestTooLarge
 
 UNLIMITED = 1 << 62
 
@@ -14,7 +14,8 @@ def _carry_on() -> None:
 
 @dataclass(frozen=True, slots=True)
 class TextBudget:
-    """`tokens`: the most of a prompt. `steps`: the most passes through loops of a template.
+    """`tokens`: the most of a prompt. `steps`: the most of a template, beside those for
+    the length of its conversation; see `sandbox`.
 
     `carry_on` is called between pieces of the work, and raises if the work is not wanted any more.
     """
@@ -40,3 +41,7 @@ class TextBudget:
 
 
 UNBOUNDED = TextBudget()
+
+
+class StepsSpent(BadRequest):
+    """A template takes more steps than the budget has."""

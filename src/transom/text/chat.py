@@ -1,22 +1,14 @@
 """Renders chat messages as a prompt, with the Jinja template of the model file or ours, in a sandbox."""
 
-import functools
 import json
-import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NoReturn
+from typing import Any
 
-import jinja2
-from jinja2 import meta, nodes
-from jinja2.compiler import CodeGenerator, Frame
-from jinja2.ext import loopcontrols
-from jinja2.filters import do_format
-from jinja2.sandbox import ImmutableSandboxedEnvironment
-
-from transom.errors import BadRequest, ConfigError
-from transom.text.budget import UNBOUNDED, TextBudget
+from transom.errors import BadRequest
+from transom.text.budget import UNBOUNDED, StepsSpent, TextBudget
 from transom.text.control import ControlTokens, free_mark
+from transom.text.sandbox import TEMPLATE_ERRORS, BoundedTemplate, TooMuchWorkError, one_line
 from transom.text.tools import ToolFormat, described, format_of
 
 Message = Mapping[str, Any]
@@ -83,7 +75,7 @@ class ChatPrompt:
 
 
 class ChatTemplate:
-    """A compiled template. Rendering depends only on its arguments: no clock, no randomness, no files."""
+    """A compiled template. Rendering depends on its arguments, and on the date if the template asks."""
 
     __slots__ = ("_control", "_names", "_template", "tool_format")
 
@@ -91,13 +83,8 @@ class ChatTemplate:
         """`bos` and `eos` are the literals of these tokens. ConfigError if the template does not compile."""
         self._control = control
         self._names = {"bos_token": bos, "eos_token": eos}
-        environment = _environment()
-        try:
-            self._template = environment.from_string(source)
-            used = meta.find_undeclared_variables(environment.parse(source))
-        except jinja2.TemplateError as error:
-            raise ConfigError(f"the chat template does not compile: {_one_line(error)}") from error
-        self.tool_format: ToolFormat = format_of(source, has_tools="tools" in used)
+        self._template = BoundedTemplate(source)
+        self.tool_format: ToolFormat = format_of(source, has_tools="tools" in self._template.variables)
 
     def render(
         self,
@@ -126,37 +113,20 @@ class ChatTemplate:
             normal[-1]["content"] = _with_end(last, end)
         disarmed = self._disarm(variables, mark)
         try:
-            text = self._rendered(
-                {**disarmed, "add_generation_prompt": rendering.add_generation_prompt, **self._names},
-                budget,
-                of_token,
-            )
-        except _TEMPLATE_ERRORS as error:
-            raise BadRequest(
-                f"the chat template cannot render these messages: {_one_line(error)}", param="messages"
+            variables = {
+                **disarmed,
+                "add_generation_prompt": rendering.add_generation_prompt,
+                **self._names,
+            }
+            text = self._template.render(variables, len(written), budget, of_token)
+        except TEMPLATE_ERRORS as error:
+            kind = StepsSpent if isinstance(error, TooMuchWorkError) else BadRequest
+            raise kind(
+                f"the chat template cannot render these messages: {one_line(error)}", param="messages"
             ) from error
         if rendering.continue_final:
             text = _up_to_end(text, last, end)
         return ChatPrompt(text, mark)
-
-    def _rendered(self, variables: dict[str, Any], budget: TextBudget, of_token: int) -> str:
-        steps = 0
-
-        def step() -> str:
-            nonlocal steps
-            steps += 1
-            if steps > budget.steps:
-                raise _RefusedError(f"its loops take more than {budget.steps} steps")
-            if steps % STEPS_BETWEEN_LOOKS == 0:
-                budget.carry_on()
-            return ""
-
-        pieces, characters = [], 0
-        for piece in self._template.generate(variables, **{STEP: step}):
-            pieces.append(piece)
-            characters += len(piece)
-            budget.check_characters(characters, of_token)
-        return "".join(pieces)
 
     def _disarm(self, value: Any, mark: str) -> Any:
         """A copy in which no string contains a control token."""
@@ -223,135 +193,3 @@ def _part(part: Any, where: str) -> str:
         case {"type": str(kind)} if kind != "text":
             raise BadRequest(f"content of type {kind[:40]!r} is not supported; only text is", param=where)
     raise BadRequest('a content part must be {"type": "text", "text": "..."}', param=where)
-
-
-# ---------------------------------------------------------------- templates
-
-
-class _RefusedError(jinja2.TemplateError):
-    """The template called raise_exception."""
-
-
-_TEMPLATE_ERRORS = (
-    jinja2.TemplateError,
-    ArithmeticError,
-    AttributeError,
-    LookupError,
-    RecursionError,
-    TypeError,
-    ValueError,
-)
-"""Errors of template expressions that meet values of unexpected types."""
-
-
-STEP = "transom_step"
-"""Variable of every template: a function that each pass through a loop or a macro calls first."""
-STEPS_BETWEEN_LOOKS = 1000
-REPEATS_MAX = 10_000
-"""Largest number in an operation that makes a text or a list from a number."""
-VALUE_CHARACTERS_MAX = 1 << 24
-"""Largest text that an operation of a template may make."""
-
-
-class _Compiler(CodeGenerator):
-    def visit_Concat(self, node: nodes.Concat, frame: Frame) -> None:
-        self.write("environment.joined((")
-        for operand in node.nodes:
-            self.visit(operand, frame)
-            self.write(", ")
-        self.write("))")
-
-
-class _BoundedEnvironment(ImmutableSandboxedEnvironment):
-    """A sandbox that bounds work, too: passes through loops and macros, and the size of what operations make.
-
-    A model file is not trusted: its template may neither reach Python objects nor change its arguments, and
-    may not occupy the server. Bounded operations are not folded when a template is compiled.
-    """
-
-    code_generator_class = _Compiler
-    intercepted_binops = frozenset({"+", "*", "**", "%"})
-
-    def call_binop(self, context: Any, operator: str, left: Any, right: Any) -> Any:
-        if operator == "+" and isinstance(left, str) and isinstance(right, str):
-            _check_size(len(left) + len(right))
-        elif operator == "*":
-            for value, times in ((left, right), (right, left)):
-                if isinstance(value, str | list | tuple) and isinstance(times, int):
-                    _check_size(len(value) * times)
-        elif operator == "**" and isinstance(left, int) and isinstance(right, int):
-            _check_size(left.bit_length() * right)
-        elif operator == "%" and isinstance(left, str):
-            _check_widths(left)
-        return super().call_binop(context, operator, left, right)
-
-    def joined(self, values: Sequence[Any]) -> str:
-        """The operator ~."""
-        texts = [str(value) for value in values]
-        _check_size(sum(map(len, texts)))
-        return "".join(texts)
-
-    def _parse(self, source: str, name: str | None, filename: str | None) -> nodes.Template:
-        template = super()._parse(source, name, filename)
-        blocks: list[nodes.For | nodes.Macro] = [
-            *template.find_all(nodes.For),
-            *template.find_all(nodes.Macro),
-        ]
-        for block in blocks:
-            call = nodes.Call(nodes.Name(STEP, "load"), [], [], None, None)
-            block.body.insert(0, nodes.ExprStmt(call))
-        template.set_environment(self)
-        return template
-
-
-def _check_size(size: int) -> None:
-    if size > VALUE_CHARACTERS_MAX:
-        raise _RefusedError("it makes a value that is too large")
-
-
-def _check_widths(pattern: str) -> None:
-    if re.search(r"%[^%a-zA-Z]*\d{5}", pattern):
-        raise _RefusedError("it pads a text too far")
-
-
-def _bounded(function: Callable[..., Any]) -> Callable[..., Any]:
-    """A filter that refuses large numbers among its arguments."""
-
-    @functools.wraps(function)
-    def bounded(*arguments: Any, **named: Any) -> Any:
-        if any(isinstance(one, int) and one > REPEATS_MAX for one in (*arguments[1:], *named.values())):
-            raise _RefusedError("a filter has too large a number")
-        return function(*arguments, **named)
-
-    return bounded
-
-
-def _format(pattern: Any, *arguments: Any, **named: Any) -> str:
-    _check_widths(str(pattern))
-    return do_format(pattern, *arguments, **named)
-
-
-def _environment() -> jinja2.Environment:
-    """Configured as in transformers, because model files contain templates for it; without its clock."""
-    environment = _BoundedEnvironment(trim_blocks=True, lstrip_blocks=True, extensions=[loopcontrols])
-    environment.globals.pop("lipsum")
-    for name in ("center", "indent", "batch", "slice"):
-        environment.filters[name] = _bounded(environment.filters[name])
-    environment.filters["format"] = _format
-    environment.globals["raise_exception"] = _refuse
-    environment.filters["tojson"] = _to_json
-    return environment
-
-
-def _refuse(message: str) -> NoReturn:
-    raise _RefusedError(message)
-
-
-def _to_json(value: Any, indent: int | None = None) -> str:
-    # Jinja's own filter escapes HTML; a prompt is plain text.
-    return json.dumps(value, ensure_ascii=False, indent=indent)
-
-
-def _one_line(error: Exception) -> str:
-    # Messages of Jinja errors may quote long stretches of the template.
-    return " ".join(str(error).split())[:300] or type(error).__name__

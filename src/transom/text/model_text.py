@@ -1,5 +1,6 @@
 """The text side of a model, as the server uses it: tokenizer and chat template behind one interface."""
 
+import logging
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any, Protocol
 
@@ -10,6 +11,8 @@ from transom.text.detokenize import Detokenizer
 from transom.text.tokenizer import Tokenizer
 from transom.text.tools import GEMMA, ToolFormat
 from transom.values import Tokens
+
+log = logging.getLogger("transom.text")
 
 Message = Mapping[str, Any]
 """`role` and `content`; the content has not been checked yet."""
@@ -26,6 +29,11 @@ class ModelText(Protocol):
     @property
     def stop_ids(self) -> frozenset[int]:
         """Tokens with which the model ends an output."""
+        ...
+
+    @property
+    def begin_and_end(self) -> tuple[int | None, int | None]:
+        """The begin token and the end token of a text, where the model has them."""
         ...
 
     def encode(self, text: str, *, bos: bool = True, budget: TextBudget = UNBOUNDED) -> Tokens:
@@ -80,6 +88,7 @@ class FileText:
         self._template = _template(tokenizer)
         self.vocabulary = tokenizer.vocab_size
         self.stop_ids = tokenizer.stop_ids
+        self.begin_and_end = (tokenizer.bos, tokenizer.eos)
 
     def encode(self, text: str, *, bos: bool = True, budget: TextBudget = UNBOUNDED) -> Tokens:
         return self._tokenizer.encode(text, bos=bos, budget=budget)
@@ -122,4 +131,5 @@ def _template(tokenizer: Tokenizer) -> ChatTemplate | ConfigError:
     try:
         return tokenizer.chat_template()
     except ConfigError as error:
+        log.warning("chat requests will be refused, completions are served: %s", error)
         return error
