@@ -88,9 +88,16 @@ def test_python_without_assertions_is_refused(tiny: Path) -> None:
 
 
 def test_too_little_memory_is_reported_with_the_flag_that_lowers_it(tiny: Path) -> None:
-    words = serve(tiny, "--kv-bytes", "900G")
-    line = startup_error(shell(words, before="ulimit -v 8000000;"))
+    words = serve(tiny, "--kv-bytes", "4G")
+    line = startup_error(shell(words, before="ulimit -v 4000000;"))
     assert "not enough memory" in line
+    assert "--kv-bytes" in line
+
+
+@pytest.mark.parametrize("size", ["9000G", "100T"])
+def test_pools_beyond_the_memory_of_the_machine_are_refused(tiny: Path, size: str) -> None:
+    line = startup_error(serve(tiny, "--kv-bytes", size))
+    assert "of memory are available" in line
     assert "--kv-bytes" in line
 
 
