@@ -70,6 +70,8 @@ class Limits:
     )
 
     prompts: int = limit(256, REQUEST, "prompts of a completion", NAMED)
+    messages: int = limit(4096, REQUEST, "messages of a chat", NAMED)
+    parts: int = limit(4096, REQUEST, "content parts of all messages together", NAMED)
     outputs_of_prompt: int = limit(128, REQUEST, "`n`: outputs of one prompt", NAMED)
     outputs: int = limit(512, REQUEST, "outputs of a request: prompts x `n`", NAMED)
     stop_strings: int = limit(16, REQUEST, "strings of `stop`", NAMED)
@@ -97,6 +99,9 @@ class Limits:
     schema_depth: int = limit(64, GRAMMARS, "levels of nested objects and lists in a schema", NAMED)
     # Compiling takes time that grows with their square: 0.3 seconds for a thousand optional ones.
     schema_properties: int = limit(1000, GRAMMARS, "properties in a whole schema", NAMED)
+    repetitions: int = limit(
+        10_000, GRAMMARS, "parts of an expression after counted repetitions are written out", NAMED
+    )
     choices: int = limit(1000, GRAMMARS, "texts of a choice", NAMED)
     # A state takes 1 to 2 kB; ordinary grammars need some hundreds.
     lexer_states: int = limit(
@@ -109,8 +114,27 @@ class Limits:
     loop_characters: int = limit(
         4096,
         TEXT,
-        "characters that are tokenized on the event loop",
-        "longer texts are tokenized in a thread",
+        "characters, or token ids, of a request that are prepared on the event loop",
+        "longer prompts are prepared in a thread; the work ends when the client leaves",
+    )
+    loop_items: int = limit(
+        64,
+        TEXT,
+        "prompts, messages and parts of a request that are prepared on the event loop",
+        "larger requests are prepared in a thread",
+    )
+    text_threads: int = limit(2, TEXT, "threads for that", "further requests wait")
+    text_queue: int = limit(64, TEXT, "requests that wait for these threads", BUSY)
+    text_seconds: float = limit(30.0, TEXT, "seconds in such a thread", "400 that says so")
+    loop_steps: int = limit(
+        5_000, TEXT, "steps of a chat template on the event loop", "the conversation is rendered in a thread"
+    )
+    template_steps: int = limit(
+        # An iteration, a filter, 32 characters of text; a call counts as 5.
+        250_000,
+        TEXT,
+        "steps of a chat template, and one more for each character of the conversation",
+        "400 that says so",
     )
 
     queued_requests: int = limit(
@@ -219,6 +243,15 @@ class Limits:
         flag="--hang-seconds",
         low=0.1,
         high=86_400,
+    )
+    drain_seconds: float = limit(
+        0.0,
+        SHUTDOWN,
+        "seconds after Ctrl-C or SIGTERM in which `/ready` is 503 and requests are still taken",
+        "the port is closed",
+        flag="--drain-seconds",
+        low=0,
+        high=3600,
     )
     finish_seconds: float = limit(
         5.0,

@@ -62,7 +62,7 @@ def check_call(call: dict[str, Any]) -> None:
 
 def test_a_named_tool_is_called_once_with_valid_arguments_by_every_choice(tiny: httpx.Client) -> None:
     named = {"type": "function", "function": {"name": "weather"}}
-    body = answer(tiny, tool_choice=named, parallel_tool_calls=False, n=3)
+    body = answer(tiny, tool_choice=named, n=3)
     for choice in body["choices"]:
         assert choice["finish_reason"] == "tool_calls"
         assert choice["message"]["content"] is None

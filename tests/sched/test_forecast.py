@@ -1,12 +1,15 @@
 """Forecasts of memory: what is left for a request that starts, counted by hand."""
 
 import numpy as np
+from tests.sched.test_no_idle import crowd
 from tests.sched.world import World
 
 from transom.kv.component_specs import Full, State, Window
 from transom.kv.page_rules import page_rule
 from transom.sched.forecast import SPARE, MemoryForecast
+from transom.sched.loop import Iteration
 from transom.values import RequestId
+from transom_lab.worlds.idle_oracle import Expected, Pages
 
 
 def distinct(length: int, seed: int) -> list[int]:
@@ -70,3 +73,32 @@ def test_a_window_needs_no_more_than_its_pages_with_spare_ones() -> None:
     assert forecast._peak(state, known, known + 8, known) == [1]
     assert forecast._peak(page_rule(Full(), 1, 64), known, known + 8, known) == [48]
     assert SPARE >= 1
+
+
+class Compared(World):
+    """A world whose forecasts are compared with a count token by token, after each step."""
+
+    compared = 0
+
+    def step(self) -> Iteration:
+        done = super().step()
+        view, pages = self.scheduler._view(), Pages(self.cache)
+        forecast, expected = MemoryForecast(view, self.cache.available), Expected(view)
+        left = self.cache.available
+        for running in view.running:
+            left = left.less(expected.growth(pages, running))
+        assert forecast.left == left and forecast.horizon == expected.horizon, (forecast.left, left)
+        # The first and the last: one of them is likely to come back after a retraction.
+        for waiting in {*list(view.queue)[:3], *list(view.queue)[-2:]}:
+            progress = waiting.progress
+            namespace = self.cache.namespace(progress.id, progress.request.salt)
+            for offer in self.cache.offers(namespace, progress.tokens(), progress.start_limit):
+                need = expected.need(pages, progress, offer)
+                assert forecast.need(progress, offer) == need, (waiting, offer, forecast.horizon)
+                self.compared += 1
+        return done
+
+
+def test_every_forecast_of_a_crowd_is_the_count_by_hand() -> None:
+    worlds = [crowd(seed, Compared) for seed in (3, 4, 7)]
+    assert sum(world.compared for world in worlds if isinstance(world, Compared)) > 500

@@ -2,16 +2,21 @@
 
 import random
 from math import inf
+from typing import Any
 
 import numpy as np
+import pytest
 from tests.sched.world import World
 
 from transom.kv.budget import PageCounts
+from transom.kv.cache import HybridCache, Offer
 from transom.sched.admission import WALKS
 from transom.sched.line import BLOCK, Line, QueuedRequest, Search
+from transom.sched.planner import plan
 from transom.sched.queue import LOOKUPS
 from transom.sched.request import Progress, Waiting
 from transom.values import Request, RequestId
+from transom.wire import Submit
 
 
 def queued(number: int, rank: int, since_all: int = 0, *, begun: bool = False) -> QueuedRequest:
@@ -95,3 +100,27 @@ def test_a_request_that_fits_starts_from_behind_hundreds_that_do_not() -> None:
     # Each plan looks at some that it does not know, and of the known ones at those whose turn it is.
     assert steps <= 2 + 301 // (WALKS - LOOKUPS)
     assert len(world.spans(small)) == 1 and world.scheduler.stats().retractions == 0
+
+
+def test_a_plan_walks_the_tree_a_bounded_number_of_times(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also where many requests arrive at once, and where they wait for one prefix in flight."""
+    world = World(page=1, windows=(), pages=(400,), rows=200, chunk=100, context=160, patience=10_000)
+    world.submit(list(range(150)), 4)
+    world.step()
+    for seed in range(60):
+        world.submit([*range(140), seed], 4)
+    for command in world.inbox:
+        assert isinstance(command, Submit)
+        world.scheduler.submit(command.request)
+    world.inbox.clear()
+    view, walks = world.scheduler._view(), 0
+    right = HybridCache.offers
+
+    def counted(cache: HybridCache, *arguments: Any) -> tuple[Offer, ...]:
+        nonlocal walks
+        walks += 1
+        return right(cache, *arguments)
+
+    monkeypatch.setattr(HybridCache, "offers", counted)
+    plan(view)
+    assert walks == WALKS

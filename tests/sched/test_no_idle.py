@@ -60,11 +60,11 @@ def test_every_pattern_of_a_few_requests_keeps_the_machine_busy(name: str, reque
     assert reasons.total() > reasons[Reason.PLANNED], "and some of them waited"
 
 
-def crowd(seed: int) -> World:
+def crowd(seed: int, kind: type[World] = World) -> World:
     """Up to sixty requests of four documents and three classes at once, on a machine for three or four."""
     rng = random.Random(f"crowd {seed}")
     windows = rng.choice(((), (4,), (3, 9)))
-    world = World(
+    world = kind(
         page=rng.choice((1, 4)),
         windows=windows,
         pages=(rng.choice((64, 90, 150)), *(rng.choice((40, 90)) for _ in windows)),
@@ -76,12 +76,13 @@ def crowd(seed: int) -> World:
         skipped_max=rng.choice((4, 32, 256)),
         policy=rng.choice(tuple(SchedulePolicy)),
     )
+    classes = rng.choice(((0,), (0, 0, 0, 1, 2)))
     documents = [[rng.randrange(50) for _ in range(rng.choice((6, 20, 32)))] for _ in range(4)]
     sent = []
     for _ in range(rng.choice((12, 60))):
         own = [rng.randrange(50) for _ in range(rng.choice((1, 3, 12)))]
         text = rng.choice(documents)[: rng.choice((6, 48, 48))] + own
-        answer, priority = rng.choice((1, 4, 4, 40)), rng.choice((0, 0, 0, 1, 2))
+        answer, priority = rng.choice((1, 4, 4, 40)), rng.choice(classes)
         sent.append(world.submit(text[:47], answer, priority=priority, tenant=rng.choice(("", "", "one"))))
         if rng.random() < 0.2:
             world.step()
@@ -97,3 +98,42 @@ def test_a_crowd_keeps_the_machine_busy(crowds: int) -> None:
     for seed in range(crowds):
         reasons += crowd(seed).scheduler.oracle.reasons
     assert {Reason.NO_ROW, Reason.NO_BUDGET, Reason.DOES_NOT_FIT, Reason.SHARES} <= reasons.keys(), reasons
+
+
+@pytest.mark.parametrize("rows", [1, 2])
+def test_a_senior_out_of_patience_takes_a_row_from_the_most_junior_request(rows: int) -> None:
+    """The policy prefers short prompts; the oracle knows from whom the row must come."""
+    world = World(
+        page=1,
+        windows=(),
+        pages=(200,),
+        rows=rows,
+        chunk=64,
+        context=64,
+        patience=3,
+        policy=SchedulePolicy.SRPT,
+    )
+    senior = world.submit(list(range(40)), 4)
+    juniors = [world.submit([40 + number], 40) for number in range(rows)]
+    for _ in range(3):
+        world.step()
+        assert not world.spans(senior)
+    for _ in range(3):
+        world.step()
+    assert world.spans(senior) and world.scheduler.stats().retractions == 1
+    assert juniors[-1] not in world.last_step() and len(world.last_step()) == rows
+    world.finish()
+
+
+@pytest.mark.parametrize("chunk", [1, 2])
+def test_a_claim_needs_a_token_besides_that_of_the_oldest(chunk: int) -> None:
+    """With one token a step, the running request keeps it, or it would never end."""
+    world = World(page=1, windows=(), pages=(200,), rows=1, chunk=chunk, context=64, patience=64)
+    low = world.submit([1, 2], 10)
+    world.step()
+    high = world.submit([3, 4], 2, priority=1)
+    for _ in range(2):
+        world.step()
+    assert bool(world.spans(high)) == (chunk == 2) and world.scheduler.stats().retractions == chunk - 1
+    world.finish()
+    assert list(world.ends) == ([high, low] if chunk == 2 else [low, high])

@@ -72,6 +72,21 @@ def test_a_signal_stops_everything_in_order(number: signal.Signals) -> None:
         assert not is_alive(server.engine_pid)
 
 
+def test_while_it_drains_the_server_is_not_ready_and_still_takes_requests() -> None:
+    with running_server(drain_seconds=3600) as server:
+        with httpx.Client(base_url=server.url, timeout=DEADLINE_SECONDS) as http:
+            assert http.get("/ready").status_code == 200
+            server.process.send_signal(signal.SIGTERM)
+            until(lambda: http.get("/ready").status_code == 503)
+            assert http.get("/health").status_code == 200
+            answer = http.post("/v1/completions", json={"prompt": "late", "max_tokens": 4})
+            assert answer.json()["choices"][0]["text"] == "late"
+            # A connection that is opened now is accepted, too.
+            assert httpx.get(f"{server.url}/health").status_code == 200
+        server.process.send_signal(signal.SIGTERM)
+        assert server.process.wait(DEADLINE_SECONDS) == 130
+
+
 def test_a_second_signal_stops_at_once_and_clients_still_get_an_error(tmp_path: Path) -> None:
     log = tmp_path / "log"
     with running_server(finish_seconds=3600, log=log) as server:

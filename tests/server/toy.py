@@ -8,6 +8,7 @@ import json
 import signal
 import subprocess
 import sys
+import threading
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
@@ -24,6 +25,7 @@ from transom.errors import BadRequest, TransomError
 from transom.limits import Limits
 from transom.server.launch import ServerLaunch, serve
 from transom.server.listening import Address, listen
+from transom.text.budget import UNBOUNDED, TextBudget
 from transom.text.chat import ANSWER, Rendering, normalize
 from transom.text.detokenize import Detokenizer
 from transom.text.model_text import Message
@@ -32,17 +34,22 @@ from transom.values import Tokens
 
 BEGIN, END = 256, 257
 CONTEXT = 512
-BODY_BYTES_MAX = 100_000
+BODY_BYTES_MAX = 200_000
 FAKE_ENGINE = Path(__file__).parents[1] / "engine" / "fake_engine.py"
 
 
 class ByteText:
-    """A begin token, then a text's bytes."""
+    """A begin token, then a text's bytes. Each SLOW in a text takes a hundredth of a second."""
 
     vocabulary = 258
     stop_ids = frozenset({END})
+    begin_and_end = (BEGIN, END)
 
-    def encode(self, text: str, *, bos: bool = True) -> Tokens:
+    def encode(self, text: str, *, bos: bool = True, budget: TextBudget = UNBOUNDED) -> Tokens:
+        budget.check_characters(len(text), 20)
+        for _ in range(text.count("SLOW")):
+            threading.Event().wait(0.01)
+            budget.carry_on()
         return np.array([*([BEGIN] if bos else []), *text.encode()], dtype=np.int32)
 
     tool_format = HERMES
@@ -51,7 +58,12 @@ class ByteText:
         return None
 
     def encode_chat(
-        self, messages: Sequence[Message], rendering: Rendering = ANSWER, *, tools: Sequence[Message] = ()
+        self,
+        messages: Sequence[Message],
+        rendering: Rendering = ANSWER,
+        *,
+        tools: Sequence[Message] = (),
+        budget: TextBudget = UNBOUNDED,
     ) -> Tokens:
         turns = normalize(messages)
         for turn in turns:

@@ -6,7 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from transom.errors import BadRequest, ConfigError
+from transom.errors import BadRequest, ConfigError, RequestTooLarge
+from transom.text.budget import TextBudget
 from transom.text.chat import GEMMA_TEMPLATE, ChatTemplate, Rendering
 from transom.text.control import ControlTokens, free_mark
 
@@ -144,7 +145,6 @@ BROKEN = [
     "{{ 1 // 0 }}",
     "{{ nothing.at.all }}",
     "{{ ''.__class__.__mro__ }}",
-    "{{ strftime_now('%Y') }}",
     "{{ messages.append(1) }}",
     "{{ raise_exception('two\nlines') }}",
 ]
@@ -175,6 +175,45 @@ def test_a_template_s_own_variables_do_not_replace_the_messages() -> None:
     rendering = Rendering(variables={"messages": [say("user", "y")]})
     text = GEMMA.render([say("user", "x")], rendering=rendering).text
     assert "x" in text and "y" not in text
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "{% for a in range(1000) %}{% for b in range(1000) %}{% endfor %}{% endfor %}",
+        "{% macro f(n) %}{% if n %}{{ f(n - 1) }}{{ f(n - 1) }}{% endif %}{% endmacro %}{{ f(30) }}",
+        "{{ 'x' * 10 ** 9 }}",
+        "{{ [1] * 10 ** 9 }}",
+        "{{ 10 ** (10 ** 9) }}",
+        "{% set n = namespace(s='x') %}{% for i in range(60) %}{% set n.s = n.s + n.s %}{% endfor %}",
+        "{% set n = namespace(s='x') %}{% for i in range(60) %}{% set n.s = n.s ~ n.s %}{% endfor %}",
+        "{{ 'x' | center(1000000000) }}",
+        "{{ '%1000000000d' | format(1) }}",
+        "{{ '%1000000000d' % 1 }}",
+        "{{ [1] | batch(1000000000, 'x') | list }}",
+        "{{ [1] | slice(1000000000) | list }}",
+        "{{ 'a' | indent(1000000000, true) }}",
+    ],
+)
+def test_a_template_without_end_is_a_bad_request(source: str) -> None:
+    template = ChatTemplate(source, CONTROL)
+    with pytest.raises(BadRequest, match="the chat template cannot render"):
+        template.render([say("user", "Hi")], budget=TextBudget(steps=100_000))
+
+
+def test_a_template_stops_when_its_output_exceeds_the_context() -> None:
+    template = ChatTemplate("{% for i in range(90000) %}{{ messages[0].content }}{% endfor %}", CONTROL)
+    with pytest.raises(RequestTooLarge, match="50 tokens"):
+        template.render([say("user", "Hi")], budget=TextBudget(tokens=50), of_token=4)
+
+
+def test_a_template_is_given_up_when_its_client_has_left() -> None:
+    def left() -> None:
+        raise InterruptedError
+
+    template = ChatTemplate("{% for i in range(90000) %}{{ i }}{% endfor %}", CONTROL)
+    with pytest.raises(InterruptedError):
+        template.render([say("user", "Hi")], budget=TextBudget(carry_on=left))
 
 
 # ---------------------------------------------------------------- continuing a message

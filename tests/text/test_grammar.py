@@ -207,3 +207,33 @@ def test_random_texts_of_random_schemas_are_valid() -> None:
             jsonschema.validate(json.loads(random_text(grammar, rng)), schema)
             compared += 1
     assert compared == 450
+
+
+@pytest.mark.parametrize(
+    "pattern",
+    [
+        "(a{1000}){1000}",
+        "((a{100}){100}){100}",
+        "a{1000000}",
+        "(ab{300}){300}",
+        "a{5000}" * 3,
+        "a{1,99999999999}",
+    ],
+)
+def test_repetitions_that_would_make_a_mask_take_seconds_are_refused(pattern: str) -> None:
+    for build, value, param in (
+        (regex_grammar, pattern, "f"),
+        (ebnf_grammar, f"start: /{pattern}/", "f"),
+        (schema_grammar, {"items": {"pattern": pattern}}, "f.items.pattern"),
+        (schema_grammar, {"patternProperties": {pattern: {}}}, "f.patternProperties"),
+    ):
+        with pytest.raises(BadRequest, match="10000 times") as refused:
+            build(value, "f")  # type: ignore[operator]
+        assert refused.value.param == param
+
+
+@pytest.mark.parametrize(
+    "pattern", ["a{9999}", "(ab{9}){99}", r"[{(]{3}\(\{5}", "x" * 30_000, "a{2,}(b|c){5}"]
+)
+def test_ordinary_repetitions_are_accepted(pattern: str) -> None:
+    assert fault(regex_grammar(pattern, "f")) == ""

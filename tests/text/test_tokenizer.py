@@ -2,6 +2,7 @@
 
 import io
 import os
+import sys
 from collections.abc import Iterator
 from importlib.util import find_spec
 from unittest import mock
@@ -13,8 +14,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from sentencepiece import sentencepiece_model_pb2 as proto
 
-from transom.errors import BadRequest, ConfigError
+from transom.errors import BadRequest, ConfigError, RequestTooLarge
+from transom.text.budget import TextBudget
 from transom.text.chat import ChatTemplate
+from transom.text.control import ControlTokens
 from transom.text.merges import merges
 from transom.text.spelling import SPACE
 from transom.text.tokenizer import Tokenizer
@@ -207,6 +210,52 @@ def test_control_tokens_count_in_prompts_and_not_in_messages(small: Tokenizer) -
     template = ChatTemplate("<s><turn>{{ messages[0].content }}<turn>", small.control)
     ids = small.encode_chat(template.render([{"role": "user", "content": "a<turn>b  </s>"}])).tolist()
     assert ids == [1, turn, *SMALL_ORACLE.encode("a<turn>b  </s>"), turn]
+
+
+@given(text=st.text("ab aab.\n  ▁>é", max_size=80), size=st.integers(1, 9))
+@settings(max_examples=300)
+def test_pieces_of_a_text_have_the_tokens_of_the_whole(small: Tokenizer, text: str, size: int) -> None:
+    text = small._spelling.prepare(text)
+    pieces = list(small._cutter.cut(text, size))
+    assert "".join(pieces) == text
+    ids = [token for piece in pieces for token in small.encode_batch([piece], bos=False)[0]]
+    assert ids == small.encode_batch([text], bos=False)[0].tolist()
+
+
+def test_a_text_with_spaces_is_cut_and_one_without_is_not(small: Tokenizer) -> None:
+    # In the small vocabulary, some pieces hold a space behind a letter.
+    letter = next(letter for letter in "zqwvjk" if letter not in small._cutter._unsafe)
+    assert len(list(small._cutter.cut(f"{letter * 4} " * 50, 20))) > 9
+    assert len(list(small._cutter.cut("a" * 1000, 20))) == 1
+
+
+def test_a_text_beyond_the_budget_is_refused_before_it_is_tokenized_to_its_end(small: Tokenizer) -> None:
+    looks = []
+    budget = TextBudget(tokens=100, carry_on=lambda: looks.append(1))
+    with pytest.raises(RequestTooLarge, match="characters"):
+        small.encode("x" * (100 * small.characters_of_token + 1), budget=budget)
+    assert not looks
+    with pytest.raises(RequestTooLarge, match="more than 100 tokens"):
+        small.encode("<turn>x" * 90, budget=budget)
+    assert len(looks) < 60
+    assert len(small.encode("x", budget=TextBudget(tokens=2))) == 2
+
+
+def test_a_text_that_repeats_the_start_of_control_tokens_is_split_in_linear_time() -> None:
+    """In the calls of functions, which must not grow with the text."""
+    control = ControlTokens({f"<unused{n}>": n for n in range(5000)})
+    calls = 0
+
+    def count(*_: object) -> None:
+        nonlocal calls
+        calls += 1
+
+    sys.setprofile(count)
+    try:
+        assert control.split("<" * 100_000) == ["<" * 100_000]
+    finally:
+        sys.setprofile(None)
+    assert calls < 100
 
 
 def test_a_batch_is_its_texts_one_by_one(small: Tokenizer) -> None:

@@ -192,10 +192,18 @@ class _Table:
     def reasons(self, waiting: Sequence[Waiting]) -> Iterator[tuple[Waiting, Reason | None]]:
         """Each waiting request, in the queue's order, and why it is left out; None if it could run."""
         whole = self._reason_of_all()
-        behind = False
+        behind = blocked = False
         order = self.view.queue.considered(self.view.may_admit)
         for state in order:
-            reason = Reason.PLANNED if state.progress.id in self.planned else whole or self._reason(state)
+            planned = state.progress.id in self.planned
+            assert not (planned and blocked) or self._claims(state), (
+                "passes one that blocks",
+                state,
+                self.plan,
+            )
+            if not planned and not blocked and self._may_not_be_passed(state):
+                blocked = self._reason(state) is not Reason.SHARES
+            reason = Reason.PLANNED if planned else whole or self._reason(state)
             # The budget of this step counts too: another request would take the row that it starts with.
             stays = whole is None and (
                 reason in (Reason.DOES_NOT_FIT, Reason.NO_BUDGET) or self._is_noted(state)

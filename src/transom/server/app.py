@@ -1,7 +1,7 @@
 """The ASGI application: routes and error handlers."""
 
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
@@ -20,6 +20,7 @@ from transom.errors import BadRequest, EngineDied
 from transom.server import protocol
 from transom.server.admin import Admin
 from transom.server.callers import KeyRing, caller_of
+from transom.server.doors import Doors
 from transom.server.errors import (
     Problem,
     Refused,
@@ -31,7 +32,7 @@ from transom.server.errors import (
 )
 from transom.server.fields import IGNORED, IgnoredFields
 from transom.server.gate import behind_gate
-from transom.server.generation import GenerationResponse, InFlight
+from transom.server.generation import Disconnected, GenerationResponse, InFlight, unless_disconnected
 from transom.server.input_processor import InputProcessor
 from transom.server.metrics import Metrics
 from transom.server.middleware import OPEN_PATHS, ApiKeys, RequestIds
@@ -58,6 +59,8 @@ class Service:
     config: ServerConfig
     keys: KeyRing
     queue: QueueBounds = field(default_factory=QueueBounds)
+    is_stopping: Callable[[], bool] = bool
+    """Whether the server has been asked to stop."""
     in_flight: InFlight = field(default_factory=InFlight)
     ignored: IgnoredFields = field(default_factory=IgnoredFields)
     created: int = field(default_factory=lambda: int(time.time()))
@@ -72,6 +75,7 @@ class Service:
             Route("/health", self.health),
             Route("/ready", self.readiness),
             Route("/metrics", self.metrics_text),
+            *Doors(self.processor, self._read_command).routes(),
             *self._admin().routes(),
         ]
 
@@ -106,7 +110,8 @@ class Service:
 
     async def readiness(self, request: Request) -> Response:
         """200 if a request that is sent now would be computed now: not while paused, draining or starting."""
-        return _status(self._trouble() or self.engine.client.hold_up)
+        leaving = "the server is shutting down" if self.is_stopping() else None
+        return _status(leaving or self._trouble() or self.engine.client.hold_up)
 
     def _trouble(self) -> str | None:
         if self.engine.trouble is not None:
@@ -126,7 +131,7 @@ class Service:
         self,
         request: Request,
         reader: protocol.Reader[AnyRequest],
-        process: Callable[[AnyRequest], Awaitable[Generation]],
+        process: Callable[[AnyRequest], Coroutine[Any, Any, Generation]],
     ) -> GenerationResponse:
         """The response to a completion or chat request. Refused or BadRequest if it cannot be served."""
         try:
@@ -136,7 +141,7 @@ class Service:
             # A full queue is told before any work on the prompt; then with its real size.
             self.queue.check(caller.key, Load(outputs=1))
             _set_default_timeout(body, request)
-            generation = await process(body)
+            generation = await unless_disconnected(request.receive, process(body))
             generation = replace(
                 generation,
                 requests=tuple(map(caller.claim, generation.requests)),
@@ -144,6 +149,8 @@ class Service:
                 cached_unit=self.engine.ready.page_size if caller.shares_prefixes else 1,
             )
             self.queue.check(caller.key, generation.load)
+        except Disconnected as error:
+            raise ClientDisconnect from error
         except (Refused, BadRequest) as error:
             # Later errors are logged by RequestLog; this request does not reach it.
             log_refusal(request.scope, problem_of(error))

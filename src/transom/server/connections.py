@@ -9,6 +9,7 @@ import asyncio
 import os
 import resource
 import select
+import time
 from dataclasses import dataclass
 from enum import Enum
 from typing import Any
@@ -101,8 +102,8 @@ class Connection(HttpToolsProtocol):
         self._refusal: Problem | None = None
         self._active: RequestResponseCycle | None = None
         """The request that is being answered, or was answered last. `cycle` is the newest one."""
-        self._seen = Seen(Owed.REQUEST, 0, 0)
-        self.since = self.loop.time()
+        self._seen = Seen(Owed.HEAD, 0, 0)
+        self.since = time.monotonic()
         """When the client last made progress, as seen by a look."""
 
     # ---------------------------------------------------------------- asyncio's callbacks

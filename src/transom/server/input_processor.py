@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from functools import partial
+from typing import TypeVar
 
 import msgspec
 import numpy as np
@@ -21,12 +22,16 @@ from transom.server.output_processor import Generation
 from transom.server.protocol import ChatRequest, CompletionRequest
 from transom.server.responses import ChatFormat, CompletionFormat, Contents, ResponseFormat
 from transom.server.sampling_params import SamplingParams, chat_params, completion_params, rendering_of
-from transom.server.tools import ToolChoices, chat_grammar, description_length, tool_use
+from transom.server.text_pool import TextPool
+from transom.server.tools import ToolChoices, ToolUse, chat_grammar, description_length, tool_use
+from transom.text.budget import StepsSpent, TextBudget
 from transom.text.model_text import Message, ModelText
 from transom.text.output import OutputRules, OutputText
 from transom.text.stops import StopStrings
 from transom.text.tools import arguments_object
 from transom.values import Logprobs, Request, RequestId, Sampling, Sibling, Tokens
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +42,7 @@ class InputProcessor:
     served_name: str
     context: int
     limits: Limits = LIMITS
+    pool: TextPool = field(default_factory=TextPool)
     ids: Iterator[int] = field(default_factory=lambda: itertools.count(1))
     """Ids of engine requests. A new engine continues the sequence, so an id is never reused."""
     weights: Callable[[], str] = str
@@ -46,33 +52,52 @@ class InputProcessor:
 
     async def completion(self, request: CompletionRequest) -> Generation:
         """Refused or BadRequest if the request cannot be served."""
-        self._check_model(request.model)
+        self.check_model(request.model)
         params = completion_params(request, self.text.vocabulary, self._word)
         if is_constrained(request):
             params = replace(params, grammar=await self._checked(partial(grammar_of, request)))
         bos = request.add_special_tokens is not False
-        prompts = [await self._prompt(prompt, param, bos) for prompt, param in _prompts(request.prompt)]
+        given = _prompts(request.prompt)
+
+        def encode(budget: TextBudget) -> list[Tokens]:
+            return [self._prompt(prompt, param, budget, bos=bos) for prompt, param in given]
+
+        prompts = await self._prepared(encode, sum(len(prompt) for prompt, _ in given), len(given))
         format = CompletionFormat(self.served_name, self.text.piece, self._contents(params, prompts))
         return self._generation(prompts, params, format, "prompt")
 
     async def chat(self, request: ChatRequest) -> Generation:
         """Refused or BadRequest if the request cannot be served."""
-        self._check_model(request.model)
+        self.check_model(request.model)
         params = chat_params(request, self.text.vocabulary, self._word)
+        _check_messages(request.messages)
         use = tool_use(request, self.text)
         if is_constrained(request) or (use is not None and use.forced):
             grammar = await self._checked(partial(chat_grammar, request, use, self.text))
             params = replace(params, grammar=grammar)
         if use is not None:
             params = replace(params, visible=use.visible)
-        definitions = () if use is None else use.definitions
-        messages, rendering = _messages(request.messages), rendering_of(request)
-        encode = partial(self.text.encode_chat, messages, rendering, tools=definitions)
-        length = sum(_length(message.content) for message in request.messages) + description_length(use)
-        tokens = await asyncio.to_thread(encode) if length > self.limits.loop_characters else encode()
+        tokens = await self._chat_tokens(request, use)
         choices = None if use is None else ToolChoices(use)
         format = ChatFormat(self.served_name, self.text.piece, self._contents(params, [tokens]), choices)
         return self._generation([tokens], params, format, "messages")
+
+    async def chat_tokens(self, request: ChatRequest) -> Tokens:
+        """The tokens of a conversation, up to where the answer goes on. Refused or BadRequest."""
+        _check_messages(request.messages)
+        return await self._chat_tokens(request, tool_use(request, self.text))
+
+    async def _chat_tokens(self, request: ChatRequest, use: ToolUse | None) -> Tokens:
+        definitions = () if use is None else use.definitions
+        rendering = rendering_of(request)
+
+        def encode(budget: TextBudget) -> Tokens:
+            messages = _messages(request.messages)
+            return self.text.encode_chat(messages, rendering, tools=definitions, budget=budget)
+
+        characters = sum(_length(message.content) for message in request.messages) + description_length(use)
+        items = len(request.messages) + sum(_parts(message.content) for message in request.messages)
+        return await self._prepared(encode, characters, items)
 
     def _contents(self, params: SamplingParams, prompts: Sequence[Tokens]) -> Contents:
         ids = [tokens.tolist() for tokens in prompts] if params.token_ids else None
@@ -86,7 +111,7 @@ class InputProcessor:
             weights=self.weights,
         )
 
-    def _check_model(self, name: str | None) -> None:
+    def check_model(self, name: str | None) -> None:
         if name and name not in (self.served_name, "default"):
             raise model_not_found(name, self.served_name)
 
@@ -97,21 +122,37 @@ class InputProcessor:
 
     # ---------------------------------------------------------------- prompts
 
-    async def _prompt(self, prompt: str | list[int], param: str, bos: bool) -> Tokens:
+    async def _prepared(self, work: Callable[[TextBudget], T], characters: int, items: int) -> T:
+        """The result of `work`, from a thread if it would delay the streams of other clients."""
+        budget = TextBudget(self.context, self.limits.template_steps)
+        if characters <= self.limits.loop_characters and items <= self.limits.loop_items:
+            try:
+                return work(replace(budget, steps=self.limits.loop_steps))
+            except StepsSpent:
+                pass  # a template decides how long its rendering takes, also for a short conversation
+        return await self.pool.run(lambda carry_on: work(replace(budget, carry_on=carry_on)))
+
+    def _prompt(self, prompt: str | list[int], param: str, budget: TextBudget, *, bos: bool) -> Tokens:
         if isinstance(prompt, list):
-            return self._token_ids(prompt, param)
-        if len(prompt) > self.limits.loop_characters:
-            tokens = await asyncio.to_thread(self.text.encode, prompt, bos=bos)
-        else:
-            tokens = self.text.encode(prompt, bos=bos)
+            return self.token_ids(prompt, param)
+        try:
+            tokens = self.text.encode(prompt, bos=bos, budget=budget)
+        except RequestTooLarge as error:
+            raise RequestTooLarge(error.message, param=param) from None
         if not len(tokens):
             raise bad_request(f"{param} is empty", param)
         return tokens
 
+    async def encode(self, text: str, *, bos: bool) -> Tokens:
+        """BadRequest if it is not valid Unicode, or longer than the context."""
+        return await self._prepared(
+            lambda budget: self.text.encode(text, bos=bos, budget=budget), len(text), items=1
+        )
+
     def _word(self, word: str) -> Tokens:
         return self.text.encode(word, bos=False)
 
-    def _token_ids(self, ids: list[int], param: str) -> Tokens:
+    def token_ids(self, ids: list[int], param: str) -> Tokens:
         if not ids:
             raise bad_request(f"{param} is empty", param)
         # Checked as Python integers: they may be too large for int32.
@@ -225,9 +266,17 @@ def _prompts(prompt: str | list[str | int | list[int]]) -> list[tuple[str | list
     return [(item, f"prompt[{i}]") for i, item in enumerate(prompt) if not isinstance(item, int)]
 
 
-def _messages(messages: Sequence[protocol.Message]) -> list[Message]:
+def _check_messages(messages: Sequence[protocol.Message]) -> None:
+    """Refused for a number of messages or parts that no conversation has."""
     if not messages:
         raise bad_request("messages is empty", "messages")
+    parts = sum(_parts(message.content) for message in messages)
+    for count, most, what in ((len(messages), LIMITS.messages, "messages"), (parts, LIMITS.parts, "parts")):
+        if count > most:
+            raise bad_request(f"messages holds {count} {what}; at most {most} are allowed", "messages")
+
+
+def _messages(messages: Sequence[protocol.Message]) -> list[Message]:
     return [_message(message, f"messages[{i}]") for i, message in enumerate(messages)]
 
 
@@ -267,6 +316,10 @@ def _part(part: protocol.Part) -> dict[str, str]:
     text = part.refusal if part.type == "refusal" else part.text
     kind = "text" if part.type in (*TEXT_PARTS, "refusal") else part.type
     return {"type": kind} if text is None else {"type": kind, "text": text}
+
+
+def _parts(content: str | Sequence[protocol.Part] | None) -> int:
+    return 0 if content is None or isinstance(content, str) else len(content)
 
 
 def _length(content: str | Sequence[protocol.Part] | None) -> int:

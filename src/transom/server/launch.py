@@ -6,6 +6,7 @@ import logging
 import math
 import signal
 import socket
+import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from enum import Enum
@@ -33,6 +34,7 @@ from transom.server.listening import Address, Listener
 from transom.server.metrics import Metrics
 from transom.server.middleware import Peers, RootPath
 from transom.server.queue_bounds import Bounds, QueueBounds
+from transom.server.text_pool import TextPool
 from transom.text.model_text import ModelText
 from transom.weights.builtin import builtin_model
 from transom.weights.tokenizer import load_text
@@ -174,6 +176,7 @@ async def serve_async(launch: ServerLaunch, listener: Listener, announce: Announ
             return signals.shutdown()
         try:
             service = _service(launch, engine, await loading, keys)
+            service = replace(service, is_stopping=signals.graceful.is_set)
             limits = replace(launch.server.limits, connections=connections_max(launch.server.limits))
             app = build_app(service, checks_host=listener.address.is_loopback)
             app = Peers(RootPath(app, launch.server.root_path), launch.server.trusted_proxies)
@@ -189,7 +192,8 @@ async def serve_async(launch: ServerLaunch, listener: Listener, announce: Announ
 
 
 def _service(launch: ServerLaunch, engine: Supervisor, text: ModelText, keys: KeyRing) -> Service:
-    processor = InputProcessor(text, launch.served_name, engine.ready.context, launch.server.limits)
+    limits = launch.server.limits
+    processor = InputProcessor(text, launch.served_name, engine.ready.context, limits, TextPool(limits))
     processor = replace(processor, weights=lambda: engine.weights_version)
     server = launch.server
     bounds = Bounds.of(server.limits, engine.ready.max_running_requests, len(keys.names))
@@ -258,6 +262,13 @@ async def _serve_http(
     systemd.notify(systemd.READY)
     living = asyncio.ensure_future(systemd.stay_alive(systemd.watchdog_seconds()))
     done, _ = await asyncio.wait((serving, stopping, failing), return_when=asyncio.FIRST_COMPLETED)
+    if stopping in done:
+        # /ready is 503 by now. Requests are still taken, until balancers have noticed or a second signal.
+        second = asyncio.ensure_future(http.signals.immediate.wait())
+        done, _ = await asyncio.wait(
+            (serving, second, failing), timeout=http.drain_seconds, return_when=asyncio.FIRST_COMPLETED
+        )
+        second.cancel()
     stopping.cancel()
     failing.cancel()
     systemd.notify(systemd.STOPPING)
@@ -278,6 +289,7 @@ class HttpServer(uvicorn.Server):
         self.engine = engine
         self.signals = signals
         self._limits = limits
+        self.drain_seconds = limits.drain_seconds
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
@@ -310,7 +322,7 @@ class HttpServer(uvicorn.Server):
 
     async def on_tick(self, counter: int) -> bool:
         """Called by uvicorn ten times a second."""
-        now = asyncio.get_running_loop().time()
+        now = time.monotonic()
         for connection in tuple(self.server_state.connections):
             assert isinstance(connection, Connection), connection
             connection.look(now)

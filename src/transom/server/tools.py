@@ -57,7 +57,8 @@ def tool_use(request: ChatRequest, text: ModelText) -> ToolUse | None:
         tools,
         tuple(msgspec.to_builtins(one) for one in definitions),
         forced,
-        request.parallel_tool_calls is not False,
+        # One function that the client names is called once: clients such as instructor expect one call.
+        request.parallel_tool_calls is not False and not isinstance(request.tool_choice, NamedChoice),
     )
 
 

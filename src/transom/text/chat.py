@@ -3,15 +3,12 @@
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NoReturn
+from typing import Any
 
-import jinja2
-from jinja2 import meta
-from jinja2.ext import loopcontrols
-from jinja2.sandbox import ImmutableSandboxedEnvironment
-
-from transom.errors import BadRequest, ConfigError
+from transom.errors import BadRequest
+from transom.text.budget import UNBOUNDED, StepsSpent, TextBudget
 from transom.text.control import ControlTokens, free_mark
+from transom.text.sandbox import TEMPLATE_ERRORS, BoundedTemplate, TooMuchWorkError, one_line
 from transom.text.tools import ToolFormat, described, format_of
 
 Message = Mapping[str, Any]
@@ -78,7 +75,7 @@ class ChatPrompt:
 
 
 class ChatTemplate:
-    """A compiled template. Rendering depends only on its arguments: no clock, no randomness, no files."""
+    """A compiled template. Rendering depends on its arguments, and on the date if the template asks."""
 
     __slots__ = ("_control", "_names", "_template", "tool_format")
 
@@ -86,13 +83,8 @@ class ChatTemplate:
         """`bos` and `eos` are the literals of these tokens. ConfigError if the template does not compile."""
         self._control = control
         self._names = {"bos_token": bos, "eos_token": eos}
-        environment = _environment()
-        try:
-            self._template = environment.from_string(source)
-            used = meta.find_undeclared_variables(environment.parse(source))
-        except jinja2.TemplateError as error:
-            raise ConfigError(f"the chat template does not compile: {_one_line(error)}") from error
-        self.tool_format: ToolFormat = format_of(source, has_tools="tools" in used)
+        self._template = BoundedTemplate(source)
+        self.tool_format: ToolFormat = format_of(source, has_tools="tools" in self._template.variables)
 
     def render(
         self,
@@ -100,8 +92,13 @@ class ChatTemplate:
         *,
         tools: Sequence[Mapping[str, Any]] | None = None,
         rendering: Rendering = ANSWER,
+        budget: TextBudget = UNBOUNDED,
+        of_token: int = 1,
     ) -> ChatPrompt:
-        """BadRequest if the template rejects the messages."""
+        """BadRequest if the template rejects the messages.
+
+        RequestTooLarge as soon as the text exceeds the budget; a token has at most `of_token` characters.
+        """
         normal = normalize(messages)
         if self.tool_format.is_described:
             normal, tools = described(normal, tools or ()), None
@@ -116,12 +113,16 @@ class ChatTemplate:
             normal[-1]["content"] = _with_end(last, end)
         disarmed = self._disarm(variables, mark)
         try:
-            text = self._template.render(
-                disarmed, add_generation_prompt=rendering.add_generation_prompt, **self._names
-            )
-        except _TEMPLATE_ERRORS as error:
-            raise BadRequest(
-                f"the chat template cannot render these messages: {_one_line(error)}", param="messages"
+            variables = {
+                **disarmed,
+                "add_generation_prompt": rendering.add_generation_prompt,
+                **self._names,
+            }
+            text = self._template.render(variables, len(written), budget, of_token)
+        except TEMPLATE_ERRORS as error:
+            kind = StepsSpent if isinstance(error, TooMuchWorkError) else BadRequest
+            raise kind(
+                f"the chat template cannot render these messages: {one_line(error)}", param="messages"
             ) from error
         if rendering.continue_final:
             text = _up_to_end(text, last, end)
@@ -192,47 +193,3 @@ def _part(part: Any, where: str) -> str:
         case {"type": str(kind)} if kind != "text":
             raise BadRequest(f"content of type {kind[:40]!r} is not supported; only text is", param=where)
     raise BadRequest('a content part must be {"type": "text", "text": "..."}', param=where)
-
-
-# ---------------------------------------------------------------- templates
-
-
-class _RefusedError(jinja2.TemplateError):
-    """The template called raise_exception."""
-
-
-_TEMPLATE_ERRORS = (
-    jinja2.TemplateError,
-    ArithmeticError,
-    AttributeError,
-    LookupError,
-    RecursionError,
-    TypeError,
-    ValueError,
-)
-"""Errors of template expressions that meet values of unexpected types."""
-
-
-def _environment() -> jinja2.Environment:
-    """Configured as in transformers, because model files contain templates for it; without its clock."""
-    # A model file is not trusted: its template may neither reach Python objects nor change its arguments.
-    environment = ImmutableSandboxedEnvironment(
-        trim_blocks=True, lstrip_blocks=True, extensions=[loopcontrols]
-    )
-    environment.globals["raise_exception"] = _refuse
-    environment.filters["tojson"] = _to_json
-    return environment
-
-
-def _refuse(message: str) -> NoReturn:
-    raise _RefusedError(message)
-
-
-def _to_json(value: Any, indent: int | None = None) -> str:
-    # Jinja's own filter escapes HTML; a prompt is plain text.
-    return json.dumps(value, ensure_ascii=False, indent=indent)
-
-
-def _one_line(error: Exception) -> str:
-    # Messages of Jinja errors may quote long stretches of the template.
-    return " ".join(str(error).split())[:300] or type(error).__name__

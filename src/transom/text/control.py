@@ -14,6 +14,9 @@ from transom.errors import BadRequest
 _MARKS = [chr(code) for code in range(0xFDD0, 0xFDF0)]
 """Unicode noncharacters: reserved for internal use of programs, never part of text."""
 
+START = 4
+"""First characters by which literals are found; what follows is compared with the literals."""
+
 
 class ControlTokens:
     """Finds literals of control tokens in text: the leftmost, and the longest at that position.
@@ -21,14 +24,19 @@ class ControlTokens:
     Literals of one character are ignored: no mark fits inside them.
     """
 
-    __slots__ = ("_first", "_ids", "_lengths")
+    __slots__ = ("_ids", "_lengths", "_start")
 
     def __init__(self, ids: Mapping[str, int]) -> None:
         self._ids = {literal: i for literal, i in ids.items() if len(literal) > 1}
-        self._lengths = sorted({len(literal) for literal in self._ids}, reverse=True)
-        # Most texts contain no control token. A search for first characters skips them at the speed of `re`.
-        firsts = "".join(sorted({literal[0] for literal in self._ids}))
-        self._first = re.compile(f"[{re.escape(firsts)}]" if firsts else r"(?!)")
+        self._lengths: dict[str, list[int]] = {}
+        """By the first characters of literals, START or all of them: their lengths, longest first."""
+        for length in sorted({len(literal) for literal in self._ids}, reverse=True):
+            for start in {literal[:START] for literal in self._ids if len(literal) == length}:
+                self._lengths.setdefault(start, []).append(length)
+        # Most texts contain no control token. A search for starts of literals skips them at the speed of
+        # `re`, also a text that repeats the first character of all literals.
+        starts = "|".join(re.escape(start) for start in sorted(self._lengths, key=len, reverse=True))
+        self._start = re.compile(starts or r"(?!)")
 
     def __contains__(self, literal: str) -> bool:
         return literal in self._ids
@@ -71,14 +79,15 @@ class ControlTokens:
         return found
 
     def _next(self, text: str, start: int) -> int | None:
-        match = self._first.search(text, start)
+        match = self._start.search(text, start)
         return None if match is None else match.start()
 
     def _end(self, text: str, at: int) -> int | None:
         # Longest first: one literal may be a prefix of another.
-        for length in self._lengths:
-            if text[at : at + length] in self._ids:
-                return at + length
+        for size in range(START, 1, -1):
+            for length in self._lengths.get(text[at : at + size], ()):
+                if text[at : at + length] in self._ids:
+                    return at + length
         return None
 
 

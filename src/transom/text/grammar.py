@@ -6,6 +6,7 @@ a grammar before the engine sees it. `engine/masks.py` turns grammars into masks
 """
 
 import json
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
@@ -42,7 +43,13 @@ def parser_limits() -> "LLParserLimits":
     from llguidance import LLParserLimits
 
     # Without its verbose errors, llguidance's messages hold neither backtraces nor the text of the output.
-    return LLParserLimits(max_lexer_states=LIMITS.lexer_states, verbose_errors=False)
+    return LLParserLimits(
+        max_lexer_states=LIMITS.lexer_states,
+        # An object with a thousand optional properties has 4000 items in a row.
+        max_items_in_row=5000,
+        step_max_items=200_000,
+        verbose_errors=False,
+    )
 
 
 @lru_cache(maxsize=CHECKED_KEPT)
@@ -68,6 +75,7 @@ def regex_grammar(pattern: str, param: str) -> str:
     from llguidance import LLMatcher
 
     _check_size(pattern, param)
+    _check_repetitions(pattern, param)
     return require_valid(LLMatcher.grammar_from_regex(pattern), param)
 
 
@@ -92,6 +100,7 @@ def ebnf_grammar(text: str, param: str) -> str:
     from llguidance import grammar_from
 
     _check_size(text, param)
+    _check_repetitions(text, param)
     try:
         grammar = grammar_from("ebnf", text)
     except Exception as error:  # the converter from GBNF raises what its parsing happens to meet
@@ -119,6 +128,37 @@ def _check_size(text: str, param: str) -> None:
         ) from error
     if size > LIMITS.grammar_bytes:
         raise BadRequest(f"{param} has {size} bytes; at most {LIMITS.grammar_bytes} are allowed", param=param)
+
+
+_PART = re.compile(r"\\.|\[(?:\\.|[^\]\\])*+\]|\{(\d+)(?:,(\d*))?\}|.", re.DOTALL)
+"""Of an expression: an escape, a class, a counted repetition or a character."""
+
+
+def _check_repetitions(pattern: str, param: str) -> None:
+    """BadRequest if counted repetitions make an expression too large: one mask would then take seconds."""
+    # The size of the part before a repetition, and of each group that is open, outermost first.
+    last, open_groups = 0, [0]
+    for part in _PART.finditer(pattern):
+        match part[0]:
+            case "(":
+                open_groups.append(0)
+                last = 0
+            case ")" if len(open_groups) > 1:
+                last = open_groups.pop()
+                open_groups[-1] += last
+            case text if part[1] is not None and text.startswith("{"):
+                # The first nine digits of a number are enough to be beyond the limit.
+                times = max(int(part[1][:9]), int((part[2] or "0")[:9]))
+                open_groups[-1] += last * max(0, times - 1)
+                last *= times
+            case _:
+                last = 1
+                open_groups[-1] += 1
+        if open_groups[-1] > LIMITS.repetitions + len(pattern):
+            raise BadRequest(
+                f"{param} repeats its parts more than {LIMITS.repetitions} times in all, the maximum",
+                param=param,
+            )
 
 
 def require_valid(grammar: str, param: str) -> str:
@@ -167,6 +207,8 @@ def schema_grammar(schema: object, param: str, whitespace: str = WHITESPACE) -> 
     except (TypeError, ValueError) as error:
         raise BadRequest(f"{param} is not JSON: {error}", param=param) from error
     whole: Schema = _without_annotations(schema)
+    for path, expression in _patterns(whole):
+        _check_repetitions(expression, ".".join((param, *path)))
     properties = sum(len(names) for names in _all_properties(whole))
     if properties > LIMITS.schema_properties:
         raise BadRequest(
@@ -230,6 +272,16 @@ def _all_properties(schema: Schema) -> Iterator[Schema]:
         yield named
     for _, child in _children(schema):
         yield from _all_properties(child)
+
+
+def _patterns(schema: Schema, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], str]]:
+    """The expressions in a schema, with their paths."""
+    if isinstance(pattern := schema.get("pattern"), str):
+        yield (*path, "pattern"), pattern
+    if isinstance(named := schema.get("patternProperties"), Mapping):
+        yield from (((*path, "patternProperties"), name) for name in named)
+    for step, child in _children(schema):
+        yield from _patterns(child, (*path, *step))
 
 
 def _without_annotations(schema: Any) -> Any:

@@ -6,10 +6,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from transom.errors import BadRequest, ConfigError
+from transom.text.budget import UNBOUNDED, TextBudget
 from transom.text.chat import GEMMA_TEMPLATE, ChatPrompt, ChatTemplate
 from transom.text.control import ControlTokens
 from transom.text.detokenize import Detokenizer, PieceBytes, decode
-from transom.text.spelling import spelling_of
+from transom.text.pieces import Cutter
+from transom.text.spelling import SPACE, spelling_of
 from transom.text.vocabulary import PieceKind, Vocabulary
 from transom.values import Tokens
 
@@ -17,7 +19,16 @@ from transom.values import Tokens
 class Tokenizer:
     """A model's tokenizer. Immutable, and safe to use from several threads."""
 
-    __slots__ = ("_encoder", "_kinds", "_pieces", "_spelling", "_vocabulary", "control")
+    __slots__ = (
+        "_cutter",
+        "_encoder",
+        "_kinds",
+        "_pieces",
+        "_spelling",
+        "_vocabulary",
+        "characters_of_token",
+        "control",
+    )
 
     control: ControlTokens
     """Finds control tokens that are written as text."""
@@ -31,6 +42,9 @@ class Tokenizer:
         self._encoder = self._spelling.encoder
         control = vocabulary.ids_of(PieceKind.CONTROL) + vocabulary.ids_of(PieceKind.UNKNOWN)
         self.control = ControlTokens({self._pieces[i]: i for i in control})
+        self.characters_of_token = max(map(len, self._pieces))
+        """The most characters that one token stands for."""
+        self._cutter = Cutter(vocabulary, SPACE)
 
     @property
     def vocab_size(self) -> int:
@@ -63,24 +77,45 @@ class Tokenizer:
 
     # ---------------------------------------------------------------- to ids
 
-    def encode(self, text: str, *, bos: bool = True) -> Tokens:
+    def encode(self, text: str, *, bos: bool = True, budget: TextBudget = UNBOUNDED) -> Tokens:
         """The tokens of a prompt. Control tokens written in it count, as in llama.cpp and transformers.
 
         With `bos`, the begin token is prepended if the model needs it and the prompt does not start with it.
-        Raises `BadRequest` for a string that is not valid Unicode (a lone surrogate).
+        Raises `BadRequest` for a string that is not valid Unicode (a lone surrogate), and RequestTooLarge as
+        soon as it is known that the text exceeds the budget.
         """
-        return self.encode_batch([text], bos=bos)[0]
+        budget.check_characters(len(text), self.characters_of_token)
+        return self._within(self.control.split(text), budget, bos=bos)
 
     def encode_batch(self, texts: Sequence[str], *, bos: bool = True) -> list[Tokens]:
         """`encode` of each text, in parallel."""
         return self._assemble([self.control.split(text) for text in texts], bos=bos)
 
-    def encode_chat(self, prompt: ChatPrompt) -> Tokens:
+    def encode_chat(self, prompt: ChatPrompt, budget: TextBudget = UNBOUNDED) -> Tokens:
         """The tokens of a rendered conversation. Only control tokens that the template wrote count."""
+        budget.check_characters(
+            len(prompt.marked) - prompt.marked.count(prompt.mark), self.characters_of_token
+        )
         # Marks are removed only after control tokens were found: a literal that a user wrote is text by then.
         parts = self.control.split(prompt.marked)
         plain = [part.replace(prompt.mark, "") if isinstance(part, str) else part for part in parts]
-        return self._assemble([plain], bos=True)[0]
+        return self._within(plain, budget, bos=True)
+
+    def _within(self, parts: Sequence[str | int], budget: TextBudget, *, bos: bool) -> Tokens:
+        """The tokens of one prompt, in pieces, so that the work can end early."""
+        ids: list[int] = []
+        for part in parts:
+            budget.check_tokens(len(ids))
+            if isinstance(part, int):
+                ids.append(part)
+                continue
+            for piece in self._cutter.cut(self._spelling.prepare(_valid_unicode(part))):
+                budget.carry_on()
+                # The batch call, because it computes no offsets.
+                (encoding,) = self._encoder.encode_batch_fast([piece], add_special_tokens=False)
+                ids += encoding.ids
+                budget.check_tokens(len(ids))
+        return self._with_bos(ids) if bos else np.array(ids, dtype=np.int32)
 
     def _assemble(self, prompts: Sequence[Sequence[str | int]], *, bos: bool) -> list[Tokens]:
         texts = [
