@@ -13,6 +13,7 @@ from pathlib import Path
 
 from transom import __version__
 from transom.config import cores_available
+from transom.engine.memory import CGROUP, MEMINFO, memory_available
 from transom.errors import ConfigError, ModelFileError
 from transom.ops.backend import choose_ops
 from transom.weights.builtin import builtin_model, cache_folder, is_ready, resolve_model
@@ -23,9 +24,6 @@ PYTHON_MIN = (3, 11)
 DISK_BYTES_MIN = 1 << 30
 """Enough for the default model's file and the download that it is made from."""
 DEPENDENCIES = ("numpy", "msgspec", "starlette", "uvicorn", "tokenizers", "jinja2", "rich")
-
-CGROUP = Path("/sys/fs/cgroup")
-MEMINFO = Path("/proc/meminfo")
 
 
 class Verdict(StrEnum):
@@ -138,7 +136,7 @@ def _quota() -> float | None:
 
 
 def _memory(model: str | None) -> Finding:
-    free = _memory_available()
+    free = memory_available(CGROUP, MEMINFO)
     if free is None:
         return Finding("memory", Verdict.OK, "the system does not report its memory")
     need = _memory_needed(model)
@@ -148,23 +146,6 @@ def _memory(model: str | None) -> Finding:
             "memory", Verdict.WRONG, text, "a smaller --kv-bytes, a smaller model, or fewer other programs"
         )
     return Finding("memory", Verdict.OK, text)
-
-
-def _memory_available() -> int | None:
-    limits = [_meminfo("MemAvailable")]
-    limit, used = _read(CGROUP / "memory.max").strip(), _read(CGROUP / "memory.current").strip()
-    if limit.isdigit() and used.isdigit():
-        limits.append(max(0, int(limit) - int(used)))
-    known = [available for available in limits if available is not None]
-    return min(known) if known else None
-
-
-def _meminfo(key: str) -> int | None:
-    for line in _read(MEMINFO).splitlines():
-        name, _, rest = line.partition(":")
-        if name == key:
-            return int(rest.split()[0]) << 10
-    return None
 
 
 def _memory_needed(model: str | None) -> int:

@@ -10,6 +10,7 @@ from typing import NamedTuple
 from transom import wire
 from transom.config import EngineConfig, cores_available
 from transom.engine.masks import GrammarGate, Masks, ReadVocabulary
+from transom.engine.memory import check_pools, memory_available
 from transom.engine.reload import DiskWeights, identity_of
 from transom.engine.runner import ModelRunner
 from transom.engine.sizing import Sizing, size_pools
@@ -58,6 +59,8 @@ class Engine:
         self.config = config
         self.ops = ops
         self.sizing = size_pools(model.spec, config)
+        layout = self.sizing.layout
+        check_pools(layout.budget or sum(self.sizing.bytes), memory_available())
         self.cache = HybridCache(self.sizing.layout)
         self.store = KVStore(self.sizing.shapes, self.sizing.layout.pages)
         tables = list(self.cache.page_tables)
