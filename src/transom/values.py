@@ -126,7 +126,8 @@ class Request:
     """A validated, tokenized request: the same object from the server's input processor to the scheduler.
 
     `wire` sends it as it is, so a new field needs no change there. Requests with different `salt` share no
-    cached prefix. `tenant` is the unit of fair scheduling. `deadline` is in
+    cached prefix. Shares are fair between keys, then between the
+    tenants of each `key`; a tenant has one key. `deadline` is in
     seconds of the clock that iterations are given; between processes that is the monotonic clock, which both
     read alike. `siblings` are further outputs from one computation of the prompt; each has events of its own.
 
@@ -143,6 +144,7 @@ class Request:
     priority: int = 0
     salt: str = ""
     tenant: str = ""
+    key: str = ""
     deadline: float | None = None
     logprobs: Logprobs = NO_LOGPROBS
     siblings: tuple[Sibling, ...] = ()

@@ -157,6 +157,39 @@ def test_a_flood_of_one_tenant_hardly_delays_another() -> None:
     world.finish()
 
 
+def test_invented_users_take_nothing_from_another_key() -> None:
+    """A flood under 40 names of one key: the other key's requests alternate with it, as with one name."""
+    world = one_row()
+    for user in range(40):
+        world.submit(fresh(8, 1 + user), 2, tenant=f"a/{user}", key="a")
+    for user in range(4):
+        world.submit(fresh(8, 100 + user), 2, tenant="b/", key="b")
+    world.finish()
+    begun = dict.fromkeys(span.request for work in world.runner.steps for span in work.spans)
+    assert "".join(world.requests[request].key for request in begun).startswith("abababab" + "a" * 9)
+
+
+def test_users_of_one_key_alternate_within_its_share() -> None:
+    world = one_row()
+    for user in "xxxxxxyy":
+        world.submit(fresh(8, 1 + len(world.requests)), 2, tenant=f"a/{user}", key="a")
+    for _ in range(4):
+        world.submit(fresh(8, 1 + len(world.requests)), 2, tenant="b/", key="b")
+    world.finish()
+    begun = dict.fromkeys(span.request for work in world.runner.steps for span in work.spans)
+    names = [world.requests[request].tenant for request in begun]
+    assert "".join(name[0] for name in names).startswith("abababab")
+    assert "".join(name[2] for name in names if name[0] == "a") == "xyxyxxxx"
+
+
+def test_keys_whose_tenants_are_forgotten_are_forgotten_too() -> None:
+    world = one_row()
+    for number in range(TENANTS_KEPT + 20):
+        world.submit(fresh(4, 1), 1, tenant=f"{number}/", key=str(number))
+        world.drain()
+    assert len(world.scheduler._requests.waiting._keys) <= TENANTS_KEPT
+
+
 def test_tenants_that_never_return_are_forgotten() -> None:
     queue = one_row().scheduler._requests.waiting
     for number in range(TENANTS_KEPT + 50):

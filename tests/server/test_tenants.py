@@ -18,7 +18,7 @@ def submitted(caller: Caller, user: str = "") -> values.Request:
 
 def test_the_key_and_the_user_reach_the_scheduler() -> None:
     request = submitted(Caller("alice"), "ann")
-    assert request.tenant == "alice/ann"
+    assert (request.key, request.tenant) == ("alice", "alice/ann")
     assert submitted(Caller("alice")).tenant == "alice/"
 
 

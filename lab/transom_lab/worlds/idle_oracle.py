@@ -18,7 +18,7 @@ from typing import NamedTuple
 from transom.kv.budget import Capacity, PageCounts
 from transom.kv.cache import HybridCache, Namespace, Offer
 from transom.kv.component_specs import ComponentSpec
-from transom.sched.admission import WALKS
+from transom.sched.admission import RESUME_PATIENCE, WALKS
 from transom.sched.forecast import SPARE, SPARE_SHARE
 from transom.sched.plan import Admit, Continue, Plan, SchedulerView
 from transom.sched.queue import CLASSES, LOOKUPS
@@ -193,7 +193,11 @@ class _Table:
         """Each waiting request, in the queue's order, and why it is left out; None if it could run."""
         whole = self._reason_of_all()
         behind = blocked = False
-        order = self.view.queue.considered(self.view.may_admit)
+        # The order between tenants counts only those that a plan looks at; the others follow.
+        view = self.view
+        resumed = view.iterations - RESUME_PATIENCE * view.config.patience_steps
+        first = list(view.queue.considered(view.may_admit, self.left.covers, resumed))
+        order = (*first, *(state for state in waiting if state not in first))
         for state in order:
             planned = state.progress.id in self.planned
             assert not (planned and blocked) or self._claims(state), (

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import partial
-from hashlib import blake2b
+from hashlib import blake2b, sha512
 from itertools import takewhile
 from typing import NamedTuple
 
@@ -106,7 +106,7 @@ def prefix_digest(salt: str, prefix: bytes) -> bytes:
 def _digest_of(salt: str, tokens: bytes) -> blake2b:
     """A digest that can be continued with the tokens that follow."""
     # A key of blake2b has at most 64 bytes. Cut there, long salts with one beginning would collide.
-    return blake2b(tokens, digest_size=DIGEST_BYTES, key=blake2b(salt.encode()).digest())
+    return blake2b(tokens, digest_size=DIGEST_BYTES, key=sha512(salt.encode()).digest())
 
 
 class _Digests:

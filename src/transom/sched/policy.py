@@ -44,6 +44,20 @@ PROMOTED = -(1 << 62)
 
 
 @dataclass(slots=True, eq=False)
+class KeyShare:
+    """Owns the service counter of one API key. Mutable.
+
+    served   weighted tokens of all of its tenants
+    waiting  its waiting requests
+    level    the counter of its tenant that waited last, for arrivals when none of its tenants waits
+    """
+
+    served: int = 0
+    waiting: int = 0
+    level: int = 0
+
+
+@dataclass(slots=True, eq=False)
 class TenantQueue:
     """Owns the waiting requests of one tenant, in order, and its service counter. Mutable.
 
@@ -52,6 +66,7 @@ class TenantQueue:
     """
 
     patience: int
+    share: KeyShare
     served: int = 0
     """Weighted tokens."""
     admissions: int = 0

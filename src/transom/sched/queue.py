@@ -1,8 +1,9 @@
 """The waiting requests: fair between tenants, ordered by the policy within one, without starvation.
 
-Between tenants: virtual token counters ("Fairness in Serving Large Language Models", OSDI 2024). The tenant
-with the smallest counter of served tokens is next. A tenant that arrives, or returns, starts level with the
-smallest counter among the waiting tenants, so that no credit is saved up while it is away.
+Between tenants: virtual token counters ("Fairness in Serving Large Language Models", OSDI 2024), on two
+levels, since a client can invent users but no keys. The API key with the smallest counter of served tokens is
+next, and in it the tenant with the smallest. A key or tenant that arrives, or returns, starts level with the
+smallest counter among the waiting ones beside it, so that no credit is saved up while it is away.
 
 The number of times that a request can be skipped in favour of its juniors is bounded by `skipped_max`:
 
@@ -26,9 +27,9 @@ from transom.kv.cache import HybridCache
 from transom.sched.config import SchedulerConfig
 from transom.sched.line import Fits, QueuedRequest, Search
 from transom.sched.output_lengths import OutputHistory
-from transom.sched.policy import CACHE_AWARE, SchedulePolicy, TenantQueue, rank
+from transom.sched.policy import CACHE_AWARE, KeyShare, SchedulePolicy, TenantQueue, rank
 from transom.sched.request import Progress, Seniority, Waiting
-from transom.values import RequestId
+from transom.values import Request, RequestId
 
 LOOKUPS = 4
 """Cached prefixes that are looked up again per iteration. Each costs a walk of the radix tree."""
@@ -74,9 +75,11 @@ class Queue:
         self._by_class: list[tuple[int, Seniority]] = []
         """The highest priority first, and in each class the senior first."""
         self._tenants: dict[str, TenantQueue] = {}
+        self._keys: dict[str, KeyShare] = {}
+        """The keys of the tenants."""
         self._admissions = 0
         self._level = 0
-        """The counter of the tenant that waited last, for arrivals when no tenant waits."""
+        """The counter of the key that waited last, for arrivals when no key waits."""
         self._lookups: deque[RequestId] = deque()
         """Order in which prefixes are looked up again. May hold requests that have left the queue."""
 
@@ -155,11 +158,12 @@ class Queue:
     def add(self, waiting: Waiting) -> None:
         progress = waiting.progress
         assert progress.id not in self._requests, progress.id
-        tenant = self._tenant(progress.request.tenant)
-        # Raised to the level of the waiting tenants, see the head of the file.
-        # A retracted request does not lift the counter of its tenant: the tenant was served until now.
-        if not len(tenant) and not progress.admissions:
-            tenant.served = max(tenant.served, self._served_least())
+        tenant = self._tenant(progress.request)
+        # Raised to the level of the waiting ones, see the head of the file.
+        # A retracted request does not lift the counters: its tenant and its key were served until now.
+        if not progress.admissions:
+            self._raise_to_level(tenant)
+        tenant.share.waiting += 1
         queued = QueuedRequest(waiting, since_own=tenant.admissions, since_all=self._admissions)
         rank = self._look_up(queued)  # before it is added, since the order depends on it
         self._requests[progress.id] = queued
@@ -178,9 +182,13 @@ class Queue:
         del self._by_class[bisect_left(self._by_class, own)]
         tenant = self._tenants[progress.request.tenant]
         tenant.remove(queued)
-        if not self._requests:
+        share = tenant.share
+        share.waiting -= 1
+        if not share.waiting:
             # The next tenant to arrive must not start at 0: it would win against this one for a long time.
-            self._level = tenant.served
+            share.level = tenant.served
+        if not self._requests:
+            self._level = share.served
             self._lookups.clear()
 
     def admit(self, waiting: Waiting) -> None:
@@ -190,9 +198,10 @@ class Queue:
         self._tenants[waiting.progress.request.tenant].count_admission()
 
     def charge(self, tenant: str, tokens: int) -> None:
-        """Adds weighted tokens to the tenant's counter. Ignored for a tenant that is forgotten."""
+        """Adds weighted tokens to the counters of tenant and key. Ignored for a tenant that is forgotten."""
         if (queue := self._tenants.get(tenant)) is not None:
             queue.served += tokens
+            queue.share.served += tokens
 
     def look_again(self) -> None:
         """Forgets what a few requests lack, in turns, and updates their ranks if the cache has changed."""
@@ -237,35 +246,30 @@ class Queue:
 
     # ------------------------------------------------------------ tenants
 
-    def _served_least(self) -> int:
-        return min([tenant.served for tenant in self._tenants.values() if len(tenant)], default=self._level)
+    def _raise_to_level(self, tenant: TenantQueue) -> None:
+        share = tenant.share
+        if not share.waiting:
+            others = [one.served for one in self._keys.values() if one.waiting]
+            share.served = max(share.served, min(others, default=self._level))
+        if not len(tenant):
+            beside = [one.served for one in self._tenants.values() if one.share is share and len(one)]
+            tenant.served = max(tenant.served, min(beside, default=share.level))
 
     def _between(self, tenants: list[TenantQueue], search: Search) -> Iterator[QueuedRequest]:
-        """The requests of all tenants: the next of the tenant with the smallest counter, again and again.
-
-        Each request is charged to its tenant as if it had been admitted, so that one plan is fair too.
-        """
-        heads: list[tuple[int, Seniority, QueuedRequest, Iterator[QueuedRequest]]] = []
-        # Equal counters go by the seniority of the next request.
+        """The requests of all tenants, fair between keys, then between the tenants of each."""
+        keys: dict[int, tuple[KeyShare, list[Counted]]] = {}
         for tenant in tenants:
-            line = tenant.line.search(search)
-            if (first := next(line, None)) is not None:
-                heads.append((tenant.served, first.seniority, first, line))
-        heapify(heads)
-        while heads:
-            served, _, queued, line = heads[0]
-            yield queued
-            following = next(line, None)
-            if following is None:
-                heappop(heads)
-            else:
-                heapreplace(heads, (served + queued.cost, following.seniority, following, line))
+            _, lines = keys.setdefault(id(tenant.share), (tenant.share, []))
+            lines.append((tenant.served, tenant.line.search(search)))
+        return _fair([(share.served, _fair(lines)) for share, lines in keys.values()])
 
-    def _tenant(self, name: str) -> TenantQueue:
-        tenant = self._tenants.get(name)
+    def _tenant(self, request: Request) -> TenantQueue:
+        tenant = self._tenants.get(request.tenant)
         if tenant is None:
             self._forget_one()
-            tenant = self._tenants[name] = TenantQueue(max(1, self._skipped_max // 2))
+            share = self._keys.setdefault(request.key, KeyShare())
+            patience = max(1, self._skipped_max // 2)
+            tenant = self._tenants[request.tenant] = TenantQueue(patience, share)
         return tenant
 
     def _forget_one(self) -> None:
@@ -278,4 +282,31 @@ class Queue:
             return
         absent = [name for name, tenant in self._tenants.items() if not len(tenant)]
         if absent:
-            del self._tenants[min(absent, key=lambda name: self._tenants[name].served)]
+            share = self._tenants.pop(min(absent, key=lambda name: self._tenants[name].served)).share
+            if all(tenant.share is not share for tenant in self._tenants.values()):
+                self._keys = {name: one for name, one in self._keys.items() if one is not share}
+
+
+Counted = tuple[int, Iterator[QueuedRequest]]
+"""A counter of served tokens, and the requests that it counts."""
+
+
+def _fair(lines: list[Counted]) -> Iterator[QueuedRequest]:
+    """The requests of all lines: the next of the line with the smallest counter, again and again.
+
+    Each request is charged to its line as if it had been admitted, so that one plan is fair too.
+    """
+    heads: list[tuple[int, Seniority, QueuedRequest, Iterator[QueuedRequest]]] = []
+    # Equal counters go by the seniority of the next request.
+    for served, line in lines:
+        if (first := next(line, None)) is not None:
+            heads.append((served, first.seniority, first, line))
+    heapify(heads)
+    while heads:
+        served, _, queued, line = heads[0]
+        yield queued
+        following = next(line, None)
+        if following is None:
+            heappop(heads)
+        else:
+            heapreplace(heads, (served + queued.cost, following.seniority, following, line))

@@ -78,7 +78,7 @@ class Caller:
             salt = f"{self.key}/{salt}"
         # Users of different keys may have the same name.
         tenant = f"{self.key}/{request.tenant}" if self.key or request.tenant else ""
-        return replace(request, tenant=tenant, salt=salt)
+        return replace(request, key=self.key, tenant=tenant, salt=salt)
 
 
 def caller_of(scope: Scope) -> Caller:
