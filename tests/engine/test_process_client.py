@@ -248,13 +248,18 @@ def test_an_engine_that_is_killed_is_noticed_while_idle() -> None:
     run(body)
 
 
-def test_a_crash_says_why() -> None:
+def test_a_crash_says_why_to_the_server_and_not_to_its_clients() -> None:
     async def body() -> None:
-        async with engine() as client:
-            with client.replies() as replies:
+        supervisor = await start("echo")
+        try:
+            with supervisor.client.replies() as replies:
                 submit(replies, "CRASH")
-                with pytest.raises(EngineDied, match="the fake broke as asked"):
+                with pytest.raises(EngineDied) as caught:
                     await collect(replies, 1)
+            assert "the fake broke as asked" in await supervisor.gave_up()
+            assert "broke" not in str(caught.value)
+        finally:
+            await supervisor.stop()
 
     run(body)
 

@@ -192,21 +192,21 @@ class _Table:
     def reasons(self, waiting: Sequence[Waiting]) -> Iterator[tuple[Waiting, Reason | None]]:
         """Each waiting request, in the queue's order, and why it is left out; None if it could run."""
         whole = self._reason_of_all()
-        behind = blocked = False
-        # The order between tenants counts only those that a plan looks at; the others follow.
+        behind = False
+        blocked: set[str] = set()
+        # Between tenants, the order depends on the requests that the plan looked at, while it had more pages
+        # left than at its end. So a request is known to come later only than one of its own tenant.
         view = self.view
         resumed = view.iterations - RESUME_PATIENCE * view.config.patience_steps
         first = list(view.queue.considered(view.may_admit, self.left.covers, resumed))
         order = (*first, *(state for state in waiting if state not in first))
         for state in order:
             planned = state.progress.id in self.planned
-            assert not (planned and blocked) or self._claims(state), (
-                "passes one that blocks",
-                state,
-                self.plan,
-            )
-            if not planned and not blocked and self._may_not_be_passed(state):
-                blocked = self._reason(state) is not Reason.SHARES
+            tenant = state.progress.request.tenant
+            passes = planned and tenant in blocked and not self._claims(state)
+            assert not passes, ("passes one that blocks", state, self.plan)
+            if not planned and self._may_not_be_passed(state) and self._reason(state) is not Reason.SHARES:
+                blocked.add(tenant)
             reason = Reason.PLANNED if planned else whole or self._reason(state)
             # The budget of this step counts too: another request would take the row that it starts with.
             stays = whole is None and (

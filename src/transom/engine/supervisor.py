@@ -146,7 +146,7 @@ class Supervisor:
             failures.append(ended_at)
             successor = await self._start_successor(end, failures)
             if isinstance(successor, str):
-                self.retire("the engine has ended too often; this server serves no more requests")
+                self.retire("no engine can be started any more; the reason is in the log of the server")
                 return successor
             self._process, self._is_down = successor, False
             self.restarts += 1
