@@ -123,7 +123,7 @@ class Limits:
         "prompts, messages and parts of a request that are prepared on the event loop",
         "larger requests are prepared in a thread",
     )
-    text_threads: int = limit(2, TEXT, "threads for that", "further requests wait")
+    text_threads: int = limit(2, TEXT, "threads that prepare large requests", "further requests wait")
     text_queue: int = limit(64, TEXT, "requests that wait for these threads", BUSY)
     text_seconds: float = limit(30.0, TEXT, "seconds in such a thread", "400 that says so")
     loop_steps: int = limit(

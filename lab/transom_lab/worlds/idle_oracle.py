@@ -258,7 +258,7 @@ class _Table:
         resumes = (
             waiting.progress.outputs and view.iterations - waiting.since >= 4 * view.config.patience_steps
         )
-        return bool(resumes) or view.queue.is_aged(waiting)
+        return bool(resumes) or view.queue.blocks(waiting)
 
     def in_flight(self, *, admitted: bool) -> Iterator[tuple[Namespace, Progress, int]]:
         """Requests that compute a prefix, and how much of it is published, or will be without a wait."""

@@ -62,8 +62,7 @@ def plan_admissions(builder: "AdmissionBuilder") -> None:
         if not builder.leaves(builder.one_page):
             return
         # A request that blocks the others is not judged by an old note.
-        begun = waiting.progress.outputs > 0
-        blocks = (begun and waiting.since <= resumed) or view.queue.is_aged(waiting)
+        blocks = view.queue.blocks(waiting, resumed)
         if not blocks and builder.is_known_to_lack(waiting):
             continue
         walks += 1

@@ -1,8 +1,8 @@
-"""A line of waiting requests in order, searched for those that may fit without looking at the others.
+"""A line of waiting requests in order, with a search for requests that may fit, which passes over the rest.
 
-Requests stand in blocks. Each block has lower bounds over its requests: of the pages that they lack, and of
-the times since which they wait. A search enters a block only if these bounds allow that a request fits or
-blocks the others. So the depth of the queue costs one comparison for each `BLOCK` requests.
+Requests stand in blocks. Each block has lower bounds over its requests: of the pages that a request lacks,
+and of the time since which it waits. A search enters a block only if these bounds allow that a request fits
+or blocks the others. So the depth of the queue costs one comparison for each `BLOCK` requests.
 """
 
 from bisect import bisect_left
@@ -66,13 +66,12 @@ class Search(NamedTuple):
     resumed: float = -inf
 
     def wants(self, queued: QueuedRequest) -> bool:
-        """Whether the request is not known to lack pages, or may block the others."""
-        return (
-            queued.lacks is None
-            or queued.since_all <= self.aged
-            or resumed_since(queued) <= self.resumed
-            or self.fits(queued.lacks)
-        )
+        """Whether the request is not known to lack pages, or blocks the others."""
+        return queued.lacks is None or self.is_blocked_by(queued) or self.fits(queued.lacks)
+
+    def is_blocked_by(self, queued: QueuedRequest) -> bool:
+        """Whether no request behind this one may start while it does not fit."""
+        return queued.since_all <= self.aged or resumed_since(queued) <= self.resumed
 
 
 def resumed_since(queued: QueuedRequest) -> float:

@@ -121,10 +121,10 @@ class Queue:
     ) -> Iterator[Waiting]:
         """The requests that may be admitted, in scheduling order, without those known to lack pages.
 
-        A request that may block the others is among them whatever it lacks: one that is aged, or one with
-        part of its output that waits since iteration `resumed` or before.
+        A request that may block the others is included even if it lacks pages: an aged request, or a request
+        with part of its output that has waited since iteration `resumed` or longer.
         """
-        search = Search(fits, self._admissions - self._skipped_most(), resumed)
+        search = self._search(fits, resumed)
         tenants = [tenant for tenant in self._tenants.values() if len(tenant)]
         # Most servers have one tenant at a time, and then need no heap. Lazy in both cases: a plan looks at
         # a few requests of a queue that may have thousands.
@@ -136,13 +136,17 @@ class Queue:
         """Pages that the request was last refused for; None if that may have changed."""
         return self._requests[waiting.progress.id].lacks
 
-    def is_aged(self, waiting: Waiting) -> bool:
-        """Whether the request has been skipped as often as a request may be."""
-        skipped = self._admissions - self._requests[waiting.progress.id].since_all
-        return skipped >= self._skipped_most()
+    def blocks(self, waiting: Waiting, resumed: float = -inf) -> bool:
+        """Whether no request behind this one may start while it does not fit.
 
-    def _skipped_most(self) -> int:
-        return self._skipped_max * sum([len(tenant) > 0 for tenant in self._tenants.values()])
+        It is aged: skipped as often as a request may be. Or it has part of its output, and has waited since
+        iteration `resumed` or longer.
+        """
+        return self._search(no_limit, resumed).is_blocked_by(self._requests[waiting.progress.id])
+
+    def _search(self, fits: Fits, resumed: float) -> Search:
+        waiting = sum([len(tenant) > 0 for tenant in self._tenants.values()])
+        return Search(fits, self._admissions - self._skipped_max * waiting, resumed)
 
     def served(self, tenant: str) -> int:
         """The tenant's counter, in weighted tokens."""

@@ -26,7 +26,7 @@ def notify(message: str, environment: Mapping[str, str] = os.environ) -> None:
 
 
 def watchdog_seconds(environment: Mapping[str, str] = os.environ) -> float | None:
-    """Seconds between two signs of life, half of what WatchdogSec allows; None if none are expected."""
+    """Seconds between two signs of life, half of WatchdogSec; None if systemd expects no sign."""
     limit = environment.get("WATCHDOG_USEC", "")
     if not limit.isdecimal() or int(limit) == 0:
         return None

@@ -41,7 +41,7 @@ class ToolUse:
 
 
 def tool_use(request: ChatRequest, text: ModelText) -> ToolUse | None:
-    """The tools of a request; None if it has none, or forbids calls. Refused, naming the field."""
+    """The tools of a request; None if it lists no tool or forbids calls. Refused, naming the field."""
     definitions = request.tools or []
     if len(definitions) > LIMITS.tools:
         raise bad_request(f"tools lists {len(definitions)}; at most {LIMITS.tools} are allowed", "tools")

@@ -14,10 +14,11 @@ def _carry_on() -> None:
 
 @dataclass(frozen=True, slots=True)
 class TextBudget:
-    """`tokens`: the most of a prompt. `steps`: the most of a template, beside those for
-    the length of its conversation; see `sandbox`.
+    """Bounds of the work on one prompt.
 
-    `carry_on` is called between pieces of the work, and raises if the work is not wanted any more.
+    tokens    the most that the prompt may have
+    steps     the most that its template may take, besides those for the length of the conversation: `sandbox`
+    carry_on  called between pieces of the work; raises if the client does not want the answer any more
     """
 
     tokens: int = UNLIMITED

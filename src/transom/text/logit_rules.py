@@ -18,9 +18,9 @@ FIELDS = (*RULE_PARAMETERS, "logit_bias", "allowed_token_ids", "bad_words")
 
 
 def logit_rules(asked: Mapping[str, Any], vocabulary: int, encode: Encode) -> LogitRules | None:
-    """The rules that the fields in `asked` make, none if they ask for nothing. None counts as absent.
+    """The rules of the fields in `asked`; None if all fields have their defaults.
 
-    BadRequest, naming the field, for a value out of range.
+    A null field counts as absent. BadRequest, naming the field, for a value out of range.
     """
     numbers = {name: _number(asked, name) for name in RULE_PARAMETERS}
     bias = _bias(asked.get("logit_bias") or {}, vocabulary)
